@@ -1,0 +1,1 @@
+"""grace-torchrec: stored partial sums, placement and stream schedules for TorchRec."""

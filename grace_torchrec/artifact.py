@@ -1,0 +1,127 @@
+"""Folders on disk: one JSON document and one safetensors file, written whole or not at all.
+
+Flow: profiles and plans are saved and loaded through these two functions.
+A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
+the arrays. Nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from grace_torchrec.errors import GraceError
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+ARRAYS_FILE = "arrays.safetensors"
+
+
+def write_folder(path: str | os.PathLike[str], name: str, document: dict[str, Any], arrays: Arrays) -> None:
+    """Write ``path/<name>.json`` and ``path/arrays.safetensors`` atomically.
+
+    Args:
+        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        name: Stem of the JSON file (``plan``, ``profile``).
+        document: JSON values; the checksum of the arrays is added under ``arrays_sha256``.
+        arrays: Named numpy arrays.
+
+    Raises:
+        GraceError: ``path`` exists and is not such a folder, or cannot be written.
+    """
+    target = Path(path)
+    if target.exists() and not (target.is_dir() and (target / f"{name}.json").is_file()):
+        raise GraceError(f"{target}: exists and is not a {name} folder; choose another place")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
+    try:
+        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside / ARRAYS_FILE)
+        checked = {**document, "arrays_sha256": _sha256(aside / ARRAYS_FILE)}
+        text = json.dumps(checked, indent=2, sort_keys=True, allow_nan=False)
+        (aside / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        for file in (aside / ARRAYS_FILE, aside / f"{name}.json", aside):
+            _fsync(file)
+        aside.chmod(0o755)
+        _swap_in(aside, target)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def read_folder(path: str | os.PathLike[str], name: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Read a folder that :func:`write_folder` wrote; verify the checksum.
+
+    Raises:
+        GraceError: a file is missing, truncated, not valid, or was changed after writing.
+    """
+    document_file, arrays_file = Path(path) / f"{name}.json", Path(path) / ARRAYS_FILE
+    for file in (document_file, arrays_file):
+        if not file.is_file():
+            raise GraceError(f"{file}: no such file; is {path} a {name} folder?")
+    try:
+        document = json.loads(document_file.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise GraceError(f"{document_file}: not valid JSON ({error}); write the {name} again") from error
+    if not isinstance(document, dict):
+        raise GraceError(f"{document_file}: holds no JSON object; write the {name} again")
+    if document.get("arrays_sha256") != _sha256(arrays_file):
+        raise GraceError(f"{arrays_file}: does not match its checksum in {document_file.name}; write the {name} again")
+    try:
+        return document, load_file(arrays_file)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GraceError(f"{arrays_file}: not readable ({error}); write the {name} again") from error
+
+
+def fingerprint(*parts: npt.NDArray[Any] | str | int | None) -> str:
+    """Return a short sha256 over the types, shapes and contents of ``parts``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).tobytes())
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()[:16]
+
+
+def _swap_in(aside: Path, target: Path) -> None:
+    """Put ``aside`` at ``target``; the old folder is only removed once the new one stands."""
+    if not target.exists():
+        aside.rename(target)
+    else:
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+        target.rename(old)  # rename onto an empty folder replaces it
+        try:
+            aside.rename(target)
+        except OSError:
+            old.rename(target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    _fsync(target.parent)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Command line: a file per sub-command; parse, call one public function, render the value."""

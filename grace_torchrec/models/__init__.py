@@ -1,0 +1,1 @@
+"""Models: small dense parts over any embedding bag collection, for demos, tests and benches."""

@@ -1,0 +1,1 @@
+"""Modules: the drop-in embedding bag collection, the swap, its undo and its proof."""

@@ -1,0 +1,1 @@
+"""Stored sums: which groups have one, how bags are rewritten to them, how rows are built."""

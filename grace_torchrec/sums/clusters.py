@@ -1,0 +1,123 @@
+"""Cluster code: every subset of two or more items of a cluster owns one stored row.
+
+Flow: grouping -> *StoredSums with a ClusterCode* -> rewriting.  Source: GRACE, ASPLOS'23 (all
+subsets in bit-pattern order, so that an address is arithmetic on the item).  Derived: one
+packed integer an item, ``first row of the cluster's block * 8 + slot``, makes the address
+``block + mask - 1 - bit_length(mask)`` with a single gather and no size classes.
+Shapes: N items, C clusters, M members in all, K cluster size, R stored rows (sums).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.errors import GraceError
+
+MAX_CLUSTER = 8
+SLOT_BITS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterCode:
+    """Which cluster and slot each item has.
+
+    Attributes:
+        item_code_N: int32 ``[N]`` (int64 past 2**28 rows): ``block * 8 + slot``, -1 where the
+            item is in no cluster. ``block`` is the first stored row of the cluster.
+    """
+
+    item_code_N: npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+    @property
+    def num_bytes(self) -> int:
+        """Metadata bytes that serving keeps for this code."""
+        return int(self.item_code_N.nbytes)
+
+
+def num_sums(cluster_size: int) -> int:
+    """Return how many sums a cluster of ``cluster_size`` items stores.
+
+    >>> num_sums(5)
+    26
+    """
+    return int((1 << cluster_size) - 1 - cluster_size)
+
+
+def subset_row(block: int, members: tuple[int, ...], wanted: set[int]) -> int:
+    """Return the stored row that holds the sum of ``wanted`` inside one cluster.
+
+    Args:
+        block: First stored row of the cluster.
+        members: Item ids in slot order; slot ``s`` owns bit ``1 << s``.
+        wanted: Two or more of ``members`` (one item reads its own row).
+
+    Raises:
+        GraceError: ``wanted`` has fewer than two items or is not inside ``members``.
+
+    >>> subset_row(100, (7, 3, 9), {7, 9})
+    101
+    """
+    mask = sum(1 << slot for slot, item in enumerate(members) if item in wanted)
+    if len(wanted) < 2 or mask.bit_count() != len(wanted):
+        raise GraceError(f"{sorted(wanted)} is not a subset of two or more of {members}")
+    return block + mask - 1 - mask.bit_length()  # masks of one bit own no row
+
+
+def cluster_code(
+    num_items: int, cluster_offsets_C1: npt.NDArray[np.int64], members_M: npt.NDArray[np.int64]
+) -> ClusterCode:
+    """Lay the clusters out one after the other and give every member its packed code.
+
+    Args:
+        num_items: Rows N of the table.
+        cluster_offsets_C1: Cluster ``c`` is ``members_M[offsets[c]:offsets[c + 1]]``, 2..8 items.
+        members_M: Item ids in slot order.
+
+    Raises:
+        GraceError: a cluster has fewer than 2 or more than 8 items, an id is outside the
+            table, or an item is in two clusters.
+    """
+    sizes = np.diff(cluster_offsets_C1)
+    if sizes.size and (sizes.min() < 2 or sizes.max() > MAX_CLUSTER):
+        raise GraceError(f"clusters hold 2..{MAX_CLUSTER} items, got {int(sizes.min())}..{int(sizes.max())}")
+    if members_M.size and (members_M.min() < 0 or members_M.max() >= num_items):
+        raise GraceError(f"cluster members must be in 0..{num_items - 1}")
+    if np.unique(members_M).size != members_M.size:
+        raise GraceError("an item is in two clusters")
+    sums = (1 << sizes) - 1 - sizes
+    blocks = np.cumsum(sums) - sums
+    total = int(sums.sum())
+    dtype = np.int32 if total < 2**28 else np.int64
+    code = np.full(num_items, -1, dtype)
+    slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
+    code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots
+    return ClusterCode(code)
+
+
+def cluster_sets(
+    cluster_offsets_C1: npt.NDArray[np.int64], members_M: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """List the items of every stored row, clusters in order, subsets in bit-pattern order.
+
+    Returns:
+        (indptr ``[R + 1]``, items): CSR of stored row -> item ids.
+    """
+    sizes = np.diff(cluster_offsets_C1)
+    patterns = {k: _subset_patterns(k) for k in np.unique(sizes)}
+    lengths = [patterns[k][0] for k in sizes]
+    indptr = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    if lengths:
+        np.cumsum(np.concatenate(lengths), out=indptr[1:])
+    items = [members_M[start + patterns[k][1]] for start, k in zip(cluster_offsets_C1[:-1], sizes, strict=True)]
+    return indptr, np.concatenate(items) if items else np.zeros(0, np.int64)
+
+
+def _subset_patterns(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return (length of each subset, slots of all subsets) for masks with two or more bits."""
+    masks = [mask for mask in range(1 << size) if mask.bit_count() > 1]
+    slots = [[slot for slot in range(size) if mask >> slot & 1] for mask in masks]
+    return (
+        np.array([len(s) for s in slots], np.int64),
+        np.array([slot for s in slots for slot in s], np.int64),
+    )

@@ -1,0 +1,114 @@
+"""Profile: for each table, the sampled bags that decide what is worth storing.
+
+Flow: traces or live batches -> *Profile* -> plans.  A profile is a folder on disk
+(``profile.json`` + ``arrays.safetensors``), written whole or not at all.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec import artifact
+from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.trace import Trace
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class TableProfile:
+    """What was recorded for one table.
+
+    Attributes:
+        trace: Whole sampled bags of every feature that reads the table.
+        features: Names of those features.
+        counts_N: int64 ``[N]``, how often each item was requested.
+    """
+
+    trace: Trace
+    features: tuple[str, ...]
+
+    @property
+    def counts_N(self) -> npt.NDArray[np.int64]:
+        """How often each item was requested, int64 ``[N]``."""
+        return self.trace.counts()
+
+    def fingerprint(self) -> str:
+        """Short hash of bags, weights and features; equal profiles have equal hashes."""
+        trace = self.trace
+        return artifact.fingerprint(
+            trace.offsets_B1, trace.ids_L, trace.num_items, trace.weights_L, ",".join(self.features)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Table name -> :class:`TableProfile`."""
+
+    tables: Mapping[str, TableProfile]
+
+    @classmethod
+    def from_trace(cls, table: str, trace: Trace, features: tuple[str, ...] | None = None) -> "Profile":
+        """Profile of one table read by ``features`` (default: one feature named as the table)."""
+        return cls({table: TableProfile(trace, features or (table,))})
+
+    def fingerprint(self) -> str:
+        """Short hash over all tables."""
+        return artifact.fingerprint(
+            *(part for name in sorted(self.tables) for part in (name, self.tables[name].fingerprint()))
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile folder atomically.
+
+        Raises:
+            GraceError: ``path`` is something else than a profile folder, or cannot be written.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        tables: dict[str, Any] = {}
+        for index, (name, table) in enumerate(self.tables.items()):
+            trace = table.trace
+            optional = {"weights": trace.weights_L, "time": trace.time_B, "split": trace.split_L}
+            arrays |= {f"{index}.offsets": trace.offsets_B1, f"{index}.ids": trace.ids_L}
+            arrays |= {f"{index}.{key}": array for key, array in optional.items() if array is not None}
+            tables[name] = {
+                "arrays": index,
+                "features": list(table.features),
+                "num_items": trace.num_items,
+                "fingerprint": table.fingerprint(),
+            }
+        artifact.write_folder(path, "profile", {"schema": SCHEMA, "tables": tables}, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Profile":
+        """Read a profile folder; every array is validated as a fresh trace is.
+
+        Raises:
+            GraceError: the folder is damaged, or of a schema this version does not know.
+        """
+        document, arrays = artifact.read_folder(path, "profile")
+        if document.get("schema") != SCHEMA:
+            raise GraceError(f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}")
+        try:
+            entries = {
+                str(name): (int(e["arrays"]), tuple(map(str, e["features"])), int(e["num_items"]), e["fingerprint"])
+                for name, e in document["tables"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GraceError(f"{path}: profile.json lacks or mistypes {error}; write the profile again") from error
+        tables = {}
+        for name, (index, features, num_items, wanted) in entries.items():
+            part = {key.split(".", 1)[1]: a for key, a in arrays.items() if key.split(".", 1)[0] == str(index)}
+            if not {"offsets", "ids"} <= set(part):
+                raise GraceError(f"{path}: table {name}: arrays are missing; write the profile again")
+            trace = Trace(
+                part["offsets"], part["ids"], num_items, part.get("weights"), part.get("time"), part.get("split")
+            )
+            tables[name] = TableProfile(trace, features)
+            if tables[name].fingerprint() != wanted:
+                raise GraceError(f"{path}: table {name}: arrays do not match their fingerprint; write the profile again")
+        return cls(tables)

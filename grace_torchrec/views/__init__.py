@@ -1,0 +1,1 @@
+"""Views: the only place that makes text or pictures out of values."""

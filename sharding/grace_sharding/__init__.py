@@ -1,0 +1,1 @@
+"""Sharding: memory tiers and the placement of sums and rows over them."""
