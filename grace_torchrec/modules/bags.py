@@ -1,0 +1,106 @@
+"""Bags at the door: what a KeyedJaggedTensor must look like before anything is looked up.
+
+Flow: KeyedJaggedTensor -> *bags_of* -> rewriting and lookup ops.  The module that calls
+``bags_of`` wraps it for fx: under a tracer its checks become a node of the graph instead of
+running once at trace time.
+Shapes: F features, B bags of each (the stride), L ids.
+"""
+
+import logging
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_kernels.cpu import first_fall
+from grace_torchrec.errors import GraceError, NotSupported
+
+logger = logging.getLogger(__name__)
+_warned: set[str] = set()
+
+
+def bags_of(
+    features: KeyedJaggedTensor, names: list[str], is_weighted: bool, strict: bool
+) -> tuple[Tensor, Tensor, Tensor | None, int, list[int]]:
+    """Check a batch and return what the ops take.
+
+    Args:
+        features: Ids of at least the features ``names``, in any order.
+        names: Features to look up, in output order.
+        is_weighted: Whether the collection uses weights.
+        strict: Refuse weights that would be ignored instead of warning once.
+
+    Returns:
+        ids int32 or int64 ``[L]``, offsets int64, weights float32 or None, stride B, and the
+        position of each name among the features.
+
+    Raises:
+        GraceError: a feature is missing, or lengths, offsets, ids or weights do not fit together.
+        NotSupported: variable batch sizes, or ignored weights under ``strict``.
+    """
+    keys = features.keys()
+    missing = [name for name in names if name not in keys]
+    if missing:
+        raise GraceError(f"batch lacks feature {missing[0]!r}; it has {keys}")
+    if features.variable_stride_per_key() or features.inverse_indices_or_none() is not None:
+        raise NotSupported(
+            "batch has a variable number of bags for each feature (VBE); "
+            "expand it, or leave this collection stock with filter_fn"
+        )
+    ids = features.values()
+    if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
+        raise GraceError(f"batch ids are {ids.dtype} of shape {tuple(ids.shape)}; int32 or int64 vector expected")
+    stride, offsets = _stride_and_offsets(features, len(keys))
+    if int(offsets[-1]) != ids.numel():
+        raise GraceError(f"batch lengths add up to {int(offsets[-1])}, there are {ids.numel()} ids")
+    weights = _weights(features, is_weighted, strict)
+    return ids.contiguous(), offsets, weights, stride, [keys.index(name) for name in names]
+
+
+def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int, Tensor]:
+    """Return bags of each feature and checked int64 offsets."""
+    lengths = features.lengths_or_none()
+    given = features.offsets_or_none()
+    num_bags = lengths.numel() if lengths is not None else max(given.numel() - 1, 0)
+    if num_keys == 0 or num_bags % num_keys:
+        raise GraceError(f"batch has {num_bags} lengths for {num_keys} features; keys x stride expected")
+    stride = num_bags // num_keys
+    if num_bags and features.stride() != stride:
+        raise GraceError(
+            f"batch has {num_bags} lengths for {num_keys} features of stride {features.stride()}; "
+            "keys x stride expected"
+        )
+    if given is not None and given.numel() == num_bags + 1:
+        offsets = given.to(torch.int64)
+    else:
+        offsets = torch.zeros(num_bags + 1, dtype=torch.int64)
+        if lengths is not None and num_bags:
+            torch.cumsum(lengths, 0, out=offsets[1:])
+    offsets = offsets.contiguous()
+    fall = first_fall(offsets.numpy())
+    if fall >= 0 or int(offsets[0]) != 0:
+        where = f"fall at bag {fall} from {int(offsets[fall])} to {int(offsets[fall + 1])}" if fall >= 0 else "do not start at 0"
+        raise GraceError(f"batch offsets {where}; they must start at 0 and never decrease")
+    return stride, offsets
+
+
+def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Tensor | None:
+    """Return the weights the collection uses; ignored ones are said once, or refused."""
+    weights = features.weights_or_none()
+    if not is_weighted:
+        if weights is not None:
+            message = (
+                "batch carries weights, the collection is not weighted: they are ignored, "
+                "as an unsharded EmbeddingBagCollection does (a sharded one applies them)"
+            )
+            if strict:
+                raise NotSupported(f"{message}; drop the weights or build it with is_weighted=True")
+            if "ignored weights" not in _warned:
+                _warned.add("ignored weights")
+                logger.warning(message)
+        return None
+    if weights is None:
+        raise GraceError("batch has no weights, the collection is weighted; pass weights")
+    if weights.numel() != features.values().numel():
+        raise GraceError(f"batch has {weights.numel()} weights for {features.values().numel()} ids")
+    return weights.to(torch.float32).contiguous()

@@ -1,0 +1,291 @@
+"""GraceEmbeddingBagCollection: the drop-in that reads stored sums where it can.
+
+Flow: stock EmbeddingBagCollection + TablePlans -> *this module* -> KeyedTensor.
+Source: GRACE, ASPLOS'23.  It wraps (TorchRec's sharders and quantiser match exact types) and
+owns one stock collection for each memory tier, ``host`` and ``hbm``: their Parameters are the
+original ones, adopted, beside tables of stored rows, which are derived state.
+Shapes: F features, B bags of each, T tables, N items, R stored rows, D dimension.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import (
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionInterface,
+)
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+
+from grace_torchrec.errors import NotSupported
+from grace_torchrec.modules import _torchrec, checkpoint, freshness
+from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.lookup import FusedLookup, StockLookup
+from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
+from grace_torchrec.plans.plan import TablePlan
+from grace_torchrec.sums.build_rows import build_rows
+
+TIERS = ("hbm", "host")
+
+torch.fx.wrap("bags_of")  # fx looks names up in the module that calls them
+
+
+class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
+    """Same keys, order, types, shapes and state-dict keys as the collection it stands for.
+
+    Inference only: forward raises in training mode, a backward through the output raises, and
+    sums that no longer match their rows raise :class:`~grace_torchrec.errors.StaleSums`.
+
+    Args:
+        collection: The stock collection; its Parameters are adopted, not copied.
+        plans: Plan of each of its tables, by table name.
+        bad_ids: What an id outside its table does: ``raise`` (default), ``drop`` or ``zero_row``.
+        strict: Refuse a batch whose weights would be ignored (default: warn once).
+
+    Raises:
+        NotSupported: a device or type this version has no kernels for.
+    """
+
+    def __init__(
+        self,
+        collection: EmbeddingBagCollection,
+        plans: Mapping[str, TablePlan],
+        *,
+        bad_ids: str = "raise",
+        strict: bool = False,
+    ) -> None:
+        super().__init__()
+        self._configs = list(collection.embedding_bag_configs())
+        self._plans = [plans[config.name] for config in self._configs]
+        self._is_weighted = collection.is_weighted()
+        self._strict = strict
+        self._counting = False
+        self.training = collection.training
+        weights = {c.name: collection.embedding_bags[c.name].weight for c in self._configs}
+        for config in self._configs:
+            _refuse_unknown_rows(config.name, weights[config.name])
+        self._input_names = [f for config in self._configs for f in config.feature_names]
+        self._output_names = _torchrec.output_names(self._configs)
+        self._dims = [c.embedding_dim for c in self._configs for _ in c.feature_names]
+        self.rewriter = Rewriter(self._plans, self._output_names, bad_ids)
+        self._sets: dict[str, tuple[str, int]] = {}  # stored table -> (tier, table index)
+        for tier in TIERS:
+            inner = self._inner_collection(tier, weights)
+            if inner is not None:
+                setattr(self, tier, inner)
+        self._fused = FusedLookup(self._plans)
+        self._stock = StockLookup(self._plans, self._output_names)
+        counts = torch.zeros(len(self._dims), 2, dtype=torch.int64)
+        self.register_buffer("_reads", counts, persistent=False)
+        checkpoint.install_hooks(self)
+        self.rebuild_sums()
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Return the pooled embeddings of every feature, as the stock collection does.
+
+        Args:
+            features: Raw ids in any order; -1 is padding and adds nothing.
+
+        Returns:
+            KeyedTensor of float32 ``[B, sum of D]``.
+
+        Raises:
+            GraceError: the batch is malformed, or an id is outside its table under ``raise``.
+            NotSupported: the module is in training mode, or the batch is VBE.
+            StaleSums: a table changed since its sums were built.
+        """
+        if self.training:
+            raise NotSupported(
+                "GraceEmbeddingBagCollection is inference only: call model.eval(), "
+                "or restore_ the stock module to train"
+            )
+        ids, offsets, weights, stride, positions = bags_of(
+            features, self._input_names, self._is_weighted, self._strict
+        )
+        bags = (ids, offsets, weights, stride, positions)
+        guard = torch.ops.grace.require_fresh(*self._stored_state())
+        pieces: dict[int, Tensor] = {}
+        if self._fused.chosen:
+            pooled, reads = self._fused(self, bags, guard)
+            self._count(self._fused.chosen, reads)
+            if not self._stock.chosen:
+                return self._keyed(pooled)
+            columns = pooled.split(self._fused.dims, dim=1)
+            pieces |= {f: columns[place] for place, f in enumerate(self._fused.chosen)}
+        if self._stock.chosen:
+            looked_up, reads = self._stock(self, bags, guard)
+            self._count(self._stock.chosen, reads)
+            pieces |= dict(zip(self._stock.chosen, looked_up, strict=True))
+        in_order = [pieces[f] for f in range(len(self._dims))]
+        return self._keyed(torch.ops.grace.join_columns(in_order))
+
+    def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
+        """Return the configs of the original tables."""
+        return self._configs
+
+    def is_weighted(self) -> bool:
+        """Return whether bags carry weights."""
+        return self._is_weighted
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the original tables."""
+        return self.weight(0).device
+
+    @property
+    def embedding_bags(self) -> nn.ModuleDict:
+        """The original tables by name, as in the stock collection."""
+        return nn.ModuleDict({c.name: self._home(t).embedding_bags[c.name] for t, c in enumerate(self._configs)})
+
+    @property
+    def table_plans(self) -> list[TablePlan]:
+        """The plans of the tables, in order."""
+        return list(self._plans)
+
+    def inner_collections(self) -> dict[str, EmbeddingBagCollection]:
+        """Return the stock collections of the tiers in use, by tier."""
+        return {tier: getattr(self, tier) for tier in TIERS if hasattr(self, tier)}
+
+    def homes(self) -> list[tuple[str, str]]:
+        """Return (table name, tier of its original rows) in order."""
+        return [(plan.spec.name, plan.placement.originals) for plan in self._plans]
+
+    def weight(self, table: int) -> nn.Parameter:
+        """Return the original rows of table number ``table``."""
+        return self._home(table).embedding_bags[self._configs[table].name].weight
+
+    def stored(self, table: int, tier: str) -> Tensor:
+        """Return the stored rows of a table in a tier (``[0, D]`` where there are none)."""
+        name = stored_name(self._configs[table].name, tier)
+        if name in self._sets:
+            return getattr(self, tier).embedding_bags[name].weight
+        return self.weight(table).detach()[:0]
+
+    @torch.no_grad()
+    def rebuild_sums(self) -> int:
+        """Build every stored row anew from the original rows; return how many there are.
+
+        Tables on the meta device are left alone: a load builds them.
+        """
+        total = 0
+        for name, (tier, table) in self._sets.items():
+            weight, stored = self.weight(table), self.stored(table, tier)
+            if weight.is_meta:
+                continue
+            build_rows(weight.detach(), *self._sets_of(name), stored.data)
+            freshness.record_built(weight, stored)
+            total += stored.shape[0]
+        return total
+
+    def stale_tables(self) -> dict[str, str]:
+        """Compare every stored row with its sum; return table name -> reason where one differs."""
+        found: dict[str, str] = {}
+        for name, (tier, table) in self._sets.items():
+            weight, stored = self.weight(table), self.stored(table, tier)
+            reason = freshness.why_stale(weight, stored)
+            if reason is None:
+                indptr, items = self._sets_of(name)
+                row = freshness.differing_row(weight, stored, indptr, items, 0, stored.shape[0])
+                reason = f"stored row {row} is not the sum of its rows" if row >= 0 else None
+            if reason is not None:
+                found[self._configs[table].name] = reason
+        return found
+
+    @property
+    def calls_to_check_all(self) -> int:
+        """After so many forwards the rotating sample has compared every stored row once."""
+        rows = [self.stored(t, tier).shape[0] for tier, t in self._sets.values()]
+        return max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
+
+    @property
+    def extra_bytes(self) -> int:
+        """Every byte held beside the original tables: stored rows, codes, sets."""
+        held = [t for name in self._sets for t in self._sets_of(name)]
+        held += [self.stored(t, tier) for tier, t in self._sets.values()]
+        return sum(t.nbytes for t in held) + self.rewriter.metadata_bytes()
+
+    @contextmanager
+    def counting_reads(self) -> Iterator[Tensor]:
+        """Count, inside the block, ids asked for and rows read: int64 ``[F, 2]`` by feature."""
+        self._reads.zero_()
+        self._counting = True
+        try:
+            yield self._reads
+        finally:
+            self._counting = False
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        """Move or convert the tables as any module does, then rebuild what was derived."""
+        before = [w.data_ptr() for w in map(self.weight, range(len(self._configs)))]
+        result = super()._apply(fn, recurse)
+        if before != [w.data_ptr() for w in map(self.weight, range(len(self._configs)))]:
+            self.rebuild_sums()
+        return result
+
+    def _inner_collection(
+        self, tier: str, weights: Mapping[str, nn.Parameter]
+    ) -> EmbeddingBagCollection | None:
+        """Adopt the tables of one tier and make its tables of stored rows."""
+        configs: list[EmbeddingBagConfig] = []
+        held: dict[str, nn.Parameter] = {}
+        names = iter(self._output_names)
+        for t, (config, plan) in enumerate(zip(self._configs, self._plans, strict=True)):
+            weight = weights[config.name]
+            features = [next(names) for _ in config.feature_names]
+            if plan.placement.originals == tier:
+                configs.append(_torchrec.table_config(config, config.name, weight, features))
+                held[config.name] = weight
+            sets = stored_sets(plan).get(tier)
+            if sets is not None:
+                name = stored_name(config.name, tier)
+                rows = weight.detach().new_empty(sets[0].size - 1, weight.shape[1])
+                stored_features = [feature + PART_SUFFIX[tier] for feature in features]
+                configs.append(_torchrec.table_config(config, name, rows, stored_features))
+                held[name] = nn.Parameter(rows, requires_grad=False)
+                self._sets[name] = (tier, t)
+                for part, array in zip(("indptr", "items"), sets, strict=True):
+                    self.register_buffer(f"{name}_{part}", torch.from_numpy(array), persistent=False)
+        return _torchrec.adopt(configs, held, self._is_weighted) if configs else None
+
+    def _home(self, table: int) -> EmbeddingBagCollection:
+        """Return the inner collection that holds an original table."""
+        return getattr(self, self._plans[table].placement.originals)
+
+    def _sets_of(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return indptr and items of the sets behind a stored table."""
+        return getattr(self, f"{name}_indptr"), getattr(self, f"{name}_items")
+
+    def _stored_state(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[str]]:
+        """Return what the freshness check compares."""
+        weights = [self.weight(t) for _, t in self._sets.values()]
+        stored = [self.stored(t, tier) for tier, t in self._sets.values()]
+        indptrs = [getattr(self, f"{name}_indptr") for name in self._sets]
+        items = [getattr(self, f"{name}_items") for name in self._sets]
+        return weights, stored, indptrs, items, [repr(self._configs[t].name) for _, t in self._sets.values()]
+
+    def _count(self, chosen: list[int], reads: Tensor) -> None:
+        """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
+        if self._counting:
+            self._reads[chosen] += reads
+
+    def _keyed(self, pooled: Tensor) -> KeyedTensor:
+        """Return the output as the stock collection names it."""
+        return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
+
+
+def stored_name(table: str, tier: str) -> str:
+    """Return the name of the table of stored rows beside ``table`` in a tier."""
+    return f"{table}__{tier}_rows"
+
+
+def _refuse_unknown_rows(name: str, weight: Tensor) -> None:
+    """Refuse tables that no kernel of this version reads."""
+    if weight.device.type not in ("cpu", "meta"):
+        raise NotSupported(f"table {name!r} is on {weight.device}: only CPU tables have kernels yet")
+    if weight.dtype not in _torchrec.DATA_TYPES:
+        raise NotSupported(f"table {name!r} is {weight.dtype}: float32 and float16 have kernels")
+    if not weight.is_contiguous():
+        raise NotSupported(f"table {name!r} is not contiguous; call .contiguous() on it first")
+

@@ -1,0 +1,189 @@
+"""Freshness: stored sums answer only while they equal the rows they were built from.
+
+Flow: every forward calls ``grace::require_fresh`` first; its result feeds the lookup op, so
+the check survives fx tracing and dead-code elimination.
+
+What notices a write to an original row:
+- its version counter or its address changed (in-place ops, loads, ``p.data = x``);
+- any optimiser that holds it took a step (fused ones do not move the counter);
+- a rotating sample compares stored rows with their sums, a few each call, so writes that
+  PyTorch does not see (``p.data.copy_``, numpy) are found within ``CALLS_TO_CHECK_ALL`` calls;
+- sums of unknown origin (a deepcopy, an unpickled model) are compared in full at first use.
+"""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from grace_kernels._stale import first_stale_row
+from grace_torchrec.errors import StaleSums
+from grace_torchrec.sums.build_rows import sum_sets
+
+CALLS_TO_CHECK_ALL = 4096
+LEAST_ROWS_A_CALL = 4
+
+
+@dataclass
+class BuiltFrom:
+    """The state of the original weight when its sums were built.
+
+    ``keeps_address`` holds the storage, so that no later tensor can get the same address.
+    """
+
+    weight: "weakref.ref[Tensor]"
+    version: int
+    address: int
+    keeps_address: torch.UntypedStorage
+    stepped: bool = False
+    next_row: int = 0
+
+
+_BUILT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # stored rows -> BuiltFrom
+
+
+def record_built(weight: Tensor, stored: Tensor) -> None:
+    """Remember that ``stored`` was just built from ``weight``."""
+    _watch_optimizers()
+    _BUILT[stored] = BuiltFrom(
+        weakref.ref(weight), _version(weight), weight.data_ptr(), weight.untyped_storage()
+    )
+
+
+def forget(stored: Tensor) -> None:
+    """Make ``stored`` of unknown origin: it is compared in full at the next use."""
+    _BUILT.pop(stored, None)
+
+
+def why_stale(weight: Tensor, stored: Tensor) -> str | None:
+    """Return why ``stored`` may not match ``weight``, None if nothing speaks against it."""
+    built = _BUILT.get(stored)
+    if built is None:
+        return None
+    if built.stepped:
+        return "an optimiser that holds the table took a step"
+    if built.address != weight.data_ptr():
+        return "the table has other storage"
+    if built.version != _version(weight):
+        return "the table was written to"
+    return None
+
+
+def differing_row(
+    weight: Tensor, stored: Tensor, indptr: Tensor, items: Tensor, first: int, last: int
+) -> int:
+    """Return the first stored row in ``first .. last - 1`` that is not its sum, or -1.
+
+    Args:
+        weight: ``[N, D]`` original rows.
+        stored: ``[R, D]`` stored rows.
+        indptr: int64 ``[R + 1]``.
+        items: int32 item ids of the sets.
+        first: First row to compare.
+        last: One past the last.
+    """
+    if weight.dtype == torch.float32:
+        arrays = (t.detach().numpy() for t in (weight, stored, indptr, items))
+        return int(first_stale_row(*arrays, first, last))
+    want = sum_sets(weight.detach(), indptr[first : last + 1], items)
+    have = stored[first:last].float()
+    # One unit in the last place of the stored type: half rows are rounded when they are built.
+    close = torch.isclose(have, want, rtol=2 * torch.finfo(weight.dtype).eps, atol=1e-6, equal_nan=True)
+    bad = torch.nonzero(~close.all(dim=1))
+    return first + int(bad[0]) if bad.numel() else -1
+
+
+def require_fresh(
+    weights: Sequence[Tensor],
+    stored: Sequence[Tensor],
+    indptrs: Sequence[Tensor],
+    items: Sequence[Tensor],
+    labels: Sequence[str],
+) -> None:
+    """Raise unless every stored table still matches; advance the rotating sample.
+
+    Args:
+        weights: Original rows, one for each stored table.
+        stored: Stored rows.
+        indptrs: Sets of the stored rows.
+        items: Items of the sets.
+        labels: Table names for the message.
+
+    Raises:
+        StaleSums: names the table, the reason and what to do.
+    """
+    for weight, rows, indptr, members, label in zip(
+        weights, stored, indptrs, items, labels, strict=True
+    ):
+        reason = why_stale(weight, rows)
+        built = _BUILT.get(rows)
+        if reason is None:
+            num_rows = rows.shape[0]
+            first = 0 if built is None else built.next_row
+            last = num_rows if built is None else min(num_rows, first + rows_a_call(num_rows))
+            row = differing_row(weight, rows, indptr, members, first, last)
+            if row >= 0:
+                reason = f"stored row {row} is not the sum of its rows"
+            elif built is None:
+                record_built(weight, rows)
+            else:
+                built.next_row = 0 if last == num_rows else last
+        if reason is not None:
+            raise StaleSums(f"table {label}: {reason}; call grace_torchrec.rebuild_sums_(model)")
+
+
+def rows_a_call(num_rows: int) -> int:
+    """Return how many stored rows the rotating sample compares in one call."""
+    return max(LEAST_ROWS_A_CALL, -(-num_rows // CALLS_TO_CHECK_ALL))
+
+
+def _version(weight: Tensor) -> int:
+    """Return the version counter; inference tensors have none."""
+    return -1 if weight.is_inference() else weight._version
+
+
+_hook_handle: list[torch.utils.hooks.RemovableHandle] = []
+
+
+def _watch_optimizers() -> None:
+    """Install the global step hook once, when the first sums are built."""
+    if not _hook_handle:
+        _hook_handle.append(optimizer.register_optimizer_step_post_hook(_after_step))
+
+
+def _after_step(stepped: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    """Mark the sums of every table that ``stepped`` holds."""
+    if not len(_BUILT):
+        return
+    held = {id(p) for group in stepped.param_groups for p in group["params"]}
+    for built in list(_BUILT.values()):
+        weight = built.weight()
+        if weight is not None and id(weight) in held:
+            built.stepped = True
+
+
+def _require_fresh_op(
+    weights: Sequence[Tensor],
+    stored: Sequence[Tensor],
+    indptrs: Sequence[Tensor],
+    items: Sequence[Tensor],
+    labels: Sequence[str],
+) -> Tensor:
+    """Check, and return an empty tensor that the lookup takes as proof."""
+    require_fresh(weights, stored, indptrs, items, labels)
+    return torch.empty(0, dtype=torch.int8)
+
+
+_LIBRARY = torch.library.Library("grace", "FRAGMENT")
+_LIBRARY.define(
+    "require_fresh(Tensor[] weights, Tensor[] stored, Tensor[] indptrs, Tensor[] items, "
+    "str[] labels) -> Tensor"
+)
+_LIBRARY.impl("require_fresh", _require_fresh_op, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "grace::require_fresh", lambda *args: torch.empty(0, dtype=torch.int8), lib=_LIBRARY
+)

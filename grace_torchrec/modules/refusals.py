@@ -1,0 +1,41 @@
+"""Refusals: embedding modules that are not swapped, each with its reason.
+
+Flow: accelerate_ reports them; nothing here changes a model.
+"""
+
+from torch import nn
+from torchrec.distributed.types import ShardedModule
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
+from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
+
+from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+
+REASONS: tuple[tuple[type, str], ...] = (
+    (GraceEmbeddingBagCollection, "already swapped"),
+    (EmbeddingCollection, "returns a row for each id: nothing is summed, so there is nothing to store"),
+    (QuantEmbeddingCollection, "returns a row for each id: nothing is summed, so there is nothing to store"),
+    (QuantEmbeddingBagCollection, "already quantised: sums are built from the fp32 rows, swap before quantising"),
+    (FeatureProcessedEmbeddingBagCollection, "its feature processors give each id a learned weight, and equal weights are rare"),
+    (BaseManagedCollisionEmbeddingCollection, "its collision module remaps ids while serving, so stored sums would name other rows"),
+    (ShardedModule, "already sharded: swap before DistributedModelParallel"),
+)  # fmt: skip
+
+
+def refused_modules(model: nn.Module) -> dict[str, str]:
+    """Return dotted path -> reason for every embedding module that is not swapped.
+
+    Modules inside a refused one are not listed.
+    """
+    refused: dict[str, str] = {}
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
+            continue
+        reason = next((why for kind, why in REASONS if isinstance(module, kind)), None)
+        if reason is None and isinstance(module, EmbeddingBagCollection) and type(module) is not EmbeddingBagCollection:
+            reason = f"is a {type(module).__name__}, a subclass of the stock collection with a meaning of its own"
+        if reason is not None:
+            refused[path] = f"{type(module).__name__} {reason}"
+    return refused

@@ -1,0 +1,183 @@
+"""The swap: stock collections out, GraceEmbeddingBagCollections in; and back.
+
+Flow: model + Plan -> *accelerate_* -> the same model, swapped -> *restore_* undoes it.
+Modules are matched by exact type, instance by instance; nothing is patched by name.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from torch import nn
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from grace_sharding.placement import Placement, TierUse
+from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
+from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.modules.refusals import refused_modules
+from grace_torchrec.plans.plan import Plan, Prediction, TablePlan
+from grace_torchrec.plans.table_spec import stock_collections, table_specs
+
+Filter = Callable[[nn.Module, str], bool]
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """What :func:`accelerate_` did.
+
+    Attributes:
+        modules: Dotted path -> names of the tables that use sums there.
+        refused: Dotted path of a module or table -> why it was left alone.
+        originals: Dotted path -> the stock module, for :func:`restore_`.
+    """
+
+    modules: dict[str, tuple[str, ...]]
+    refused: dict[str, str]
+    originals: dict[str, EmbeddingBagCollection] = field(repr=False)
+
+
+def accelerate_(
+    model: nn.Module,
+    plan: Plan,
+    *,
+    filter_fn: Filter | None = None,
+    tables: Collection[str] | None = None,
+    strict: bool = False,
+) -> Swapped:
+    """Swap every stock collection of ``model`` that the plan helps, in place.
+
+    Parameters are adopted, not copied; state-dict keys, output keys and values stay the same.
+    Everything is checked before the first module is changed.
+
+    Args:
+        model: In eval mode, before DistributedModelParallel.
+        plan: Made for the tables of this model.
+        filter_fn: ``(module, path) -> bool``: False leaves a collection stock.
+        tables: Names of tables that may use sums (default: all the plan helps).
+        strict: Refuse batches whose weights would be ignored (default: warn once).
+
+    Returns:
+        What was swapped, and what was left alone and why.
+
+    Raises:
+        PlanMismatch: the plan was made for other tables; names the table and both values.
+        NotSupported: the model is in training mode, is itself a collection, or holds none.
+        GraceError: ``tables`` names a table the model lacks.
+    """
+    from grace_torchrec.plans.files import check_plan_fits
+
+    found = dict(stock_collections(model))
+    refused = refused_modules(model)
+    if not found:
+        why = "; ".join(f"{path}: {reason}" for path, reason in refused.items())
+        raise NotSupported(f"model holds no stock EmbeddingBagCollection to swap{': ' + why if why else ''}")
+    if "" in found:
+        raise NotSupported("model is itself an EmbeddingBagCollection: wrap it, e.g. nn.Sequential(model)")
+    if any(module.training for module in found.values()):
+        raise NotSupported("model is in training mode: call model.eval() first (sums are inference only)")
+    check_plan_fits(plan, table_specs(model))
+    _check_table_names(found, tables)
+
+    swaps: dict[str, GraceEmbeddingBagCollection] = {}
+    used: dict[str, tuple[str, ...]] = {}
+    for path, collection in found.items():
+        if filter_fn is not None and not filter_fn(collection, path):
+            refused[path] = "filter_fn left it out"
+            continue
+        plans = {t.spec.name: t for t in plan.tables.values() if t.spec.module == path}
+        chosen = {name: _as_chosen(p, tables) for name, p in plans.items()}
+        refused |= {p.spec.key: p.reason for p in chosen.values() if p.sums is None}
+        names = tuple(name for name, p in chosen.items() if p.sums is not None)
+        if names:
+            used[path] = names
+            swaps[path] = GraceEmbeddingBagCollection(
+                collection, chosen, bad_ids=plan.options.bad_ids, strict=strict
+            )
+    for path, module in swaps.items():
+        _put(model, path, module)
+    return Swapped(used, refused, {path: found[path] for path in swaps})
+
+
+def restore_(model: nn.Module, swapped: Swapped) -> None:
+    """Undo :func:`accelerate_`: the stock modules come back with the present Parameters.
+
+    Raises:
+        PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
+    """
+    present: dict[str, GraceEmbeddingBagCollection] = {}
+    for path in swapped.originals:
+        try:
+            module = model.get_submodule(path)
+        except AttributeError:
+            module = None
+        if not isinstance(module, GraceEmbeddingBagCollection):
+            raise PlanMismatch(f"{path}: holds no swapped module; was the model already restored?")
+        present[path] = module
+    for path, original in swapped.originals.items():
+        for table, config in enumerate(original.embedding_bag_configs()):
+            original.embedding_bags[config.name].weight = present[path].weight(table)
+        original.train(present[path].training)
+        _put(model, path, original)
+
+
+def rebuild_sums_(model: nn.Module) -> int:
+    """Build every stored row of ``model`` anew; return how many rows that were.
+
+    Raises:
+        GraceError: the model holds no swapped module.
+    """
+    swapped = [m for m in model.modules() if isinstance(m, GraceEmbeddingBagCollection)]
+    if not swapped:
+        raise GraceError("model holds no swapped module; call accelerate_ first")
+    return sum(module.rebuild_sums() for module in swapped)
+
+
+def _check_table_names(
+    found: dict[str, EmbeddingBagCollection], tables: Collection[str] | None
+) -> None:
+    """Refuse names that no collection has."""
+    known = {c.name for module in found.values() for c in module.embedding_bag_configs()}
+    unknown = sorted(set(tables or ()) - known)
+    if unknown:
+        raise GraceError(f"model has no table {unknown[0]!r}; it has {sorted(known)}")
+
+
+def _as_chosen(plan: TablePlan, tables: Collection[str] | None) -> TablePlan:
+    """Return the plan, without its sums where the caller did not choose the table."""
+    if tables is None or plan.spec.name in tables or plan.sums is None:
+        return plan
+    return without_sums(plan, "not among the tables chosen")
+
+
+def without_sums(plan: TablePlan, reason: str) -> TablePlan:
+    """Return the same plan with its originals where they are and nothing stored."""
+    row_bytes, rows = plan.spec.row_bytes, plan.spec.num_rows
+    reads = plan.predicted.ids
+    whole, nothing = TierUse(rows, rows * row_bytes, reads), TierUse(0, 0, 0)
+    in_hbm = plan.placement.originals == "hbm"
+    placement = Placement(
+        originals=plan.placement.originals,
+        num_hbm_sums=0,
+        hot_items=np.zeros(0, np.int64),
+        metadata=plan.placement.metadata,
+        num_rows=rows,
+        num_sums=0,
+        row_bytes=row_bytes,
+        hbm=whole if in_hbm else nothing,
+        host=nothing if in_hbm else whole,
+    )
+    stock_s = plan.predicted.stock_s
+    predicted = Prediction(
+        ids=reads, rows_read=reads, cut=0.0, extra_rows=0, extra_bytes=0, metadata_bytes=0,
+        hbm_s=stock_s if in_hbm else 0.0, host_s=0.0 if in_hbm else stock_s, stock_s=stock_s,
+    )  # fmt: skip
+    return replace(
+        plan, verdict="leave stock", reason=reason, method="none", sums=None,
+        placement=placement, predicted=predicted,
+    )  # fmt: skip
+
+
+def _put(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Set the submodule at a dotted path."""
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)

@@ -1,0 +1,192 @@
+"""Numba core of rewriting: the items of one bag that share a cluster become one row.
+
+Flow: cpu.py calls split_bag, then merge_bag (or merge_weighted_bag), bag by bag.
+Meaning: reference.py (``rewrite_clusters_reference``), equal row by row.
+
+How it is fast: unclustered ids leave in a first pass that never branches on data (it writes to
+both lists and moves one of the two ends). The rest meet in a small hash table whose entry is
+one integer, ``epoch | block | place``, so the table is never cleared between bags, and the
+choice "new row or known row" is arithmetic on a 0 / -1 mask, because that branch would be
+mispredicted for every second id. Indices are cast to ``uintp``: numba then leaves out the
+wrap-around of negative indices.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from grace_kernels.reference import DROP, MAX_LAYERS, PADDING, RAISE
+
+# mask -> place of the subset in its cluster's block; a mask of one bit owns no stored row
+PLACE_OF_MASK = np.array([m - 1 - m.bit_length() for m in range(256)], np.int64)
+HASH = np.int64(-7046029254386353131)  # 2**64 / golden ratio, odd
+PLACE_BITS = 16
+BLOCK_SHIFT, EPOCH_SHIFT = PLACE_BITS, 48
+MAX_EPOCH = 1 << 14
+MAX_FAST_IDS = 1 << PLACE_BITS  # longer bags take the weighted path, whose entries are wider
+SLOTS_PER_ID = 4
+U = np.uintp
+
+
+@njit(nogil=True, cache=True)
+def num_slots(num_ids: int) -> Any:
+    """Return the slots of the hash table for ``num_ids`` clustered ids: a power of two."""
+    slots = 64
+    while slots < SLOTS_PER_ID * num_ids:
+        slots <<= 1
+    return slots
+
+
+@njit(nogil=True, cache=True)
+def split_bag(ids: Any, begin: int, end: int, item_code: Any, num_rows: int, policy: int,
+              rows: Any, origin: Any, out: int, multi: Any) -> Any:  # fmt: skip
+    """Write unclustered ids to ``rows[out:]``, clustered ones to ``multi``.
+
+    Args:
+        ids: Raw ids; -1 is padding, others outside ``0 .. num_rows - 1`` follow ``policy``.
+        begin: First position of the bag.
+        end: One past its last position.
+        item_code: Packed codes, or an empty array where the table has no sums.
+        num_rows: Rows of the table.
+        policy: RAISE, DROP or ZERO_ROW of reference.py.
+        rows: int64, receives row ids.
+        origin: int64, receives the position each row came from (weights follow it), or empty.
+        out: Where to write first.
+        multi: int64 ``[3, longest bag + 1]``, receives item, code and position.
+
+    Returns:
+        (new ``out``, number of clustered ids, -1 or the position of a bad id).
+    """
+    coded = item_code.size > 0
+    traced = origin.size > 0
+    clustered = np.int64(0)
+    for position in range(begin, end):
+        item = np.int64(ids[U(position)])
+        code = np.int64(-1)
+        if item < 0 or item >= num_rows:
+            if item == PADDING or policy == DROP:
+                continue
+            if policy == RAISE:
+                return out, clustered, np.int64(position)
+            item = np.int64(0)  # row 0 is read, but nobody asked for item 0: it joins no sum
+        elif coded:
+            code = np.int64(item_code[U(item)])
+        rows[U(out)] = item
+        if traced:
+            origin[U(out)] = position
+        multi[0, U(clustered)] = item
+        multi[1, U(clustered)] = code
+        multi[2, U(clustered)] = position
+        single = (code >> 63) & 1
+        out += single
+        clustered += 1 - single
+    return out, clustered, np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, masks: Any, epoch: int,
+              rows: Any, out: int) -> Any:  # fmt: skip
+    """Merge the clustered ids of one unweighted bag into ``rows[out:]``; return the new end.
+
+    Args:
+        multi: Items and codes of :func:`split_bag`, fewer than ``MAX_FAST_IDS``.
+        clustered: How many.
+        num_rows: Rows N of the table; stored row j is written as N + j.
+        table: int64, at least ``num_slots(clustered)`` entries below ``epoch << EPOCH_SHIFT``.
+        masks: int64 scratch, one entry for each id.
+        epoch: 1 .. MAX_EPOCH, larger than that of every earlier bag since ``table`` was zeroed.
+        rows: int64, receives row ids.
+        out: Where to write first.
+    """
+    stamp = np.int64(epoch) << EPOCH_SHIFT
+    last_slot = num_slots(clustered) - 1
+    first = out
+    for j in range(clustered):
+        item, code = multi[0, U(j)], multi[1, U(j)]
+        block = code >> 3
+        bit = np.int64(1) << (code & 7)
+        key = stamp | (block << BLOCK_SHIFT)
+        slot = ((block * HASH) >> 40) & last_slot
+        layers = 0
+        while True:
+            entry = table[U(slot)]
+            while entry >= stamp and (entry ^ key) >= MAX_FAST_IDS:  # another cluster's slot
+                slot = (slot + 1) & last_slot
+                entry = table[U(slot)]
+            fresh = (entry - stamp) >> 63  # -1 where the slot is free, else 0
+            place = ((out - first) & fresh) | ((entry & (MAX_FAST_IDS - 1)) & ~fresh)
+            mask = masks[U(place)] & ~fresh
+            if mask & bit == 0:
+                mask |= bit
+                masks[U(place)] = mask
+                table[U(slot)] = key | place
+                stored = num_rows + block + PLACE_OF_MASK[U(mask)]
+                rows[U(first + place)] = (item & fresh) | (stored & ~fresh)
+                out -= fresh
+                break
+            layers += 1  # this layer has the item already: a repeated id
+            if layers == MAX_LAYERS:
+                rows[U(out)] = item
+                masks[U(out - first)] = 0
+                out += 1
+                break
+            slot = (slot + 1) & last_slot
+    return out
+
+
+@njit(nogil=True, cache=True)
+def merge_weighted_bag(multi: Any, clustered: int, num_rows: int, weight_bits: Any, scratch: Any,
+                       rows: Any, origin: Any, out: int) -> Any:  # fmt: skip
+    """Merge the clustered ids of one bag, equal weights only; return the new end.
+
+    Args:
+        multi: Items, codes and positions of :func:`split_bag`.
+        clustered: How many.
+        num_rows: Rows N of the table.
+        weight_bits: int32 view of the weights, or empty: all weights count as equal.
+        scratch: int64 ``[4, num_slots(clustered)]``: table (cleared here), masks, blocks, bits.
+        rows: int64, receives row ids.
+        origin: int64, receives the position each row came from, or empty.
+        out: Where to write first.
+    """
+    table, masks, blocks, bits = scratch[0], scratch[1], scratch[2], scratch[3]
+    last_slot = num_slots(clustered) - 1
+    table[: last_slot + 1] = 0
+    weighted = weight_bits.size > 0
+    traced = origin.size > 0
+    first = out
+    for j in range(clustered):
+        item, code, position = multi[0, U(j)], multi[1, U(j)], multi[2, U(j)]
+        block = code >> 3
+        bit = np.int64(1) << (code & 7)
+        pattern = np.int64(weight_bits[U(position)]) if weighted else np.int64(0)
+        slot = (((block ^ (pattern << 24)) * HASH) >> 29) & last_slot
+        layers = 0
+        place = out - first  # a new row, unless a layer of this cluster still lacks the item
+        while True:
+            entry = table[U(slot)]
+            if entry == 0:
+                table[U(slot)] = place + 1
+                break
+            known = entry - 1
+            if blocks[U(known)] == block and bits[U(known)] == pattern:
+                if masks[U(known)] & bit == 0:
+                    place = known
+                    break
+                layers += 1
+                if layers == MAX_LAYERS:
+                    break
+            slot = (slot + 1) & last_slot
+        if place < out - first:
+            masks[U(place)] |= bit
+            rows[U(first + place)] = num_rows + block + PLACE_OF_MASK[U(masks[U(place)])]
+            continue
+        masks[U(place)] = bit
+        blocks[U(place)] = block
+        bits[U(place)] = pattern
+        rows[U(out)] = item
+        if traced:
+            origin[U(out)] = position
+        out += 1
+    return out

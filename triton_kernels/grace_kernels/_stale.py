@@ -1,0 +1,38 @@
+"""Numba core of the freshness sample: does a stored row still equal the sum of its rows?
+
+Flow: modules/freshness.py calls it for a few rows each forward and for all rows in verify.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+RELATIVE = 1e-5  # of the sum of absolute values: far above rounding, far below a real change
+
+
+@njit(nogil=True, cache=True)
+def first_stale_row(rows: Any, stored: Any, indptr: Any, items: Any, first: int, last: int) -> Any:
+    """Return the first stored row in ``first .. last - 1`` that differs from its set, or -1.
+
+    Args:
+        rows: float32 ``[N, D]`` original rows.
+        stored: float32 ``[R, D]``.
+        indptr: int64 ``[R + 1]``.
+        items: int32 ``[S]``.
+        first: First stored row to check.
+        last: One past the last.
+    """
+    for row in range(first, last):
+        for d in range(stored.shape[1]):
+            total = np.float64(0.0)
+            size = np.float64(0.0)
+            for place in range(indptr[row], indptr[row + 1]):
+                value = np.float64(rows[items[place], d])
+                total += value
+                size += abs(value)
+            have = np.float64(stored[row, d])
+            both_nan = np.isnan(have) and np.isnan(total)
+            if not (abs(have - total) <= RELATIVE * size or have == total or both_nan):
+                return row
+    return -1
