@@ -1,1 +1,98 @@
-"""grace-torchrec: stored partial sums, placement and stream schedules for TorchRec."""
+"""grace-torchrec: stored partial sums, placement and stream schedules for TorchRec.
+
+The public names load on first use, so ``import grace_torchrec`` loads neither torch nor numpy.
+
+>>> import grace_torchrec as grace
+>>> grace.Trace.from_bags([[0, 1], [1]]).num_ids
+3
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grace_sharding.memory_tiers import MemoryModel as MemoryModel
+    from grace_torchrec.api import accelerate_ as accelerate_
+    from grace_torchrec.api import plan as plan
+    from grace_torchrec.api import profile as profile
+    from grace_torchrec.api import rebuild_sums_ as rebuild_sums_
+    from grace_torchrec.api import restore_ as restore_
+    from grace_torchrec.api import verify as verify
+    from grace_torchrec.errors import GraceError as GraceError
+    from grace_torchrec.errors import NoPlan as NoPlan
+    from grace_torchrec.errors import NotSupported as NotSupported
+    from grace_torchrec.errors import PlanMismatch as PlanMismatch
+    from grace_torchrec.errors import StaleSums as StaleSums
+    from grace_torchrec.modules.embedding_bag_collection import (
+        GraceEmbeddingBagCollection as GraceEmbeddingBagCollection,
+    )
+    from grace_torchrec.modules.swap import Swapped as Swapped
+    from grace_torchrec.plans.plan import Plan as Plan
+    from grace_torchrec.plans.plan import PlanOptions as PlanOptions
+    from grace_torchrec.traces.profile import Profile as Profile
+    from grace_torchrec.traces.trace import Trace as Trace
+
+    __version__: str
+
+_EXPORTS = {  # public name -> the module that defines it
+    "GraceEmbeddingBagCollection": "grace_torchrec.modules.embedding_bag_collection",
+    "GraceError": "grace_torchrec.errors",
+    "MemoryModel": "grace_sharding.memory_tiers",
+    "NoPlan": "grace_torchrec.errors",
+    "NotSupported": "grace_torchrec.errors",
+    "Plan": "grace_torchrec.plans.plan",
+    "PlanMismatch": "grace_torchrec.errors",
+    "PlanOptions": "grace_torchrec.plans.plan",
+    "Profile": "grace_torchrec.traces.profile",
+    "StaleSums": "grace_torchrec.errors",
+    "Swapped": "grace_torchrec.modules.swap",
+    "Trace": "grace_torchrec.traces.trace",
+    "accelerate_": "grace_torchrec.api",
+    "plan": "grace_torchrec.api",
+    "profile": "grace_torchrec.api",
+    "rebuild_sums_": "grace_torchrec.api",
+    "restore_": "grace_torchrec.api",
+    "verify": "grace_torchrec.api",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name, or ``__version__``, on first use (PEP 562).
+
+    Raises:
+        AttributeError: no public name is called ``name``; close ones are listed.
+    """
+    if name in _EXPORTS:
+        value = getattr(import_module(_EXPORTS[name]), name)
+    elif name == "__version__":
+        value = _version()
+    else:
+        raise AttributeError(_unknown(name), name=name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names beside what is loaded already."""
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _version() -> str:
+    """Version of the installed distribution; ``0+unknown`` where only the source tree is on the path."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("grace-torchrec")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def _unknown(name: str) -> str:
+    """Message for a name that does not exist, with up to three public names like it."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, __all__, n=3)
+    hint = f"; did you mean {', '.join(close)}?" if close else ""
+    return f"module 'grace_torchrec' has no attribute {name!r}{hint}"

@@ -25,7 +25,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
 
 
-def write_folder(path: str | os.PathLike[str], name: str, document: dict[str, Any], arrays: Arrays) -> None:
+def write_folder(
+    path: str | os.PathLike[str], name: str, document: dict[str, Any], arrays: Arrays
+) -> None:
     """Write ``path/<name>.json`` and ``path/arrays.safetensors`` atomically.
 
     Args:
@@ -38,6 +40,8 @@ def write_folder(path: str | os.PathLike[str], name: str, document: dict[str, An
         GraceError: ``path`` exists and is not such a folder, or cannot be written.
     """
     target = Path(path)
+    if target.is_symlink():
+        raise GraceError(f"{target}: is a link; name the {name} folder itself")
     if target.exists() and not (target.is_dir() and (target / f"{name}.json").is_file()):
         raise GraceError(f"{target}: exists and is not a {name} folder; choose another place")
     try:
@@ -46,7 +50,9 @@ def write_folder(path: str | os.PathLike[str], name: str, document: dict[str, An
     except OSError as error:
         raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
     try:
-        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside / ARRAYS_FILE)
+        save_file(
+            {key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside / ARRAYS_FILE
+        )
         checked = {**document, "arrays_sha256": _sha256(aside / ARRAYS_FILE)}
         text = json.dumps(checked, indent=2, sort_keys=True, allow_nan=False)
         (aside / f"{name}.json").write_text(text + "\n", encoding="utf-8")
@@ -54,12 +60,15 @@ def write_folder(path: str | os.PathLike[str], name: str, document: dict[str, An
             _fsync(file)
         aside.chmod(0o755)
         _swap_in(aside, target)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+    except OSError as error:
+        raise GraceError(f"{target}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
 
 
-def read_folder(path: str | os.PathLike[str], name: str) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def read_folder(
+    path: str | os.PathLike[str], name: str
+) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """Read a folder that :func:`write_folder` wrote; verify the checksum.
 
     Raises:
@@ -72,15 +81,21 @@ def read_folder(path: str | os.PathLike[str], name: str) -> tuple[dict[str, Any]
     try:
         document = json.loads(document_file.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
-        raise GraceError(f"{document_file}: not valid JSON ({error}); write the {name} again") from error
+        raise GraceError(
+            f"{document_file}: not valid JSON ({error}); write the {name} again"
+        ) from error
     if not isinstance(document, dict):
         raise GraceError(f"{document_file}: holds no JSON object; write the {name} again")
     if document.get("arrays_sha256") != _sha256(arrays_file):
-        raise GraceError(f"{arrays_file}: does not match its checksum in {document_file.name}; write the {name} again")
+        raise GraceError(
+            f"{arrays_file}: does not match its checksum in {document_file.name}; write the {name} again"
+        )
     try:
         return document, load_file(arrays_file)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise GraceError(f"{arrays_file}: not readable ({error}); write the {name} again") from error
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise GraceError(
+            f"{arrays_file}: not readable ({error}); write the {name} again"
+        ) from error
 
 
 def fingerprint(*parts: npt.NDArray[Any] | str | int | None) -> str:

@@ -49,7 +49,9 @@ def bags_of(
         )
     ids = features.values()
     if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
-        raise GraceError(f"batch ids are {ids.dtype} of shape {tuple(ids.shape)}; int32 or int64 vector expected")
+        raise GraceError(
+            f"batch ids are {ids.dtype} of shape {tuple(ids.shape)}; int32 or int64 vector expected"
+        )
     stride, offsets = _stride_and_offsets(features, len(keys))
     if int(offsets[-1]) != ids.numel():
         raise GraceError(f"batch lengths add up to {int(offsets[-1])}, there are {ids.numel()} ids")
@@ -63,7 +65,9 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
     given = features.offsets_or_none()
     num_bags = lengths.numel() if lengths is not None else max(given.numel() - 1, 0)
     if num_keys == 0 or num_bags % num_keys:
-        raise GraceError(f"batch has {num_bags} lengths for {num_keys} features; keys x stride expected")
+        raise GraceError(
+            f"batch has {num_bags} lengths for {num_keys} features; keys x stride expected"
+        )
     stride = num_bags // num_keys
     if num_bags and features.stride() != stride:
         raise GraceError(
@@ -79,14 +83,18 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
     offsets = offsets.contiguous()
     fall = first_fall(offsets.numpy())
     if fall >= 0 or int(offsets[0]) != 0:
-        where = f"fall at bag {fall} from {int(offsets[fall])} to {int(offsets[fall + 1])}" if fall >= 0 else "do not start at 0"
+        where = (
+            f"fall at bag {fall} from {int(offsets[fall])} to {int(offsets[fall + 1])}"
+            if fall >= 0
+            else "do not start at 0"
+        )
         raise GraceError(f"batch offsets {where}; they must start at 0 and never decrease")
     return stride, offsets
 
 
 def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Tensor | None:
     """Return the weights the collection uses; ignored ones are said once, or refused."""
-    weights = features.weights_or_none()
+    weights: Tensor | None = features.weights_or_none()
     if not is_weighted:
         if weights is not None:
             message = (

@@ -32,7 +32,9 @@ def _to_stock_keys(
     module: "GraceEmbeddingBagCollection", state: State, prefix: str, metadata: Any
 ) -> State:
     """Name the originals as the stock collection does; leave stored rows out."""
-    originals = [(stock, state.pop(inner)) for stock, inner in _keys(module, prefix) if inner in state]
+    originals = [
+        (stock, state.pop(inner)) for stock, inner in _keys(module, prefix) if inner in state
+    ]
     for tier in ("hbm", "host"):
         for key in [key for key in state if key.startswith(f"{prefix}{tier}.")]:
             del state[key]

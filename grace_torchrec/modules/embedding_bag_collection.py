@@ -59,7 +59,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         super().__init__()
         self._configs = list(collection.embedding_bag_configs())
         self._plans = [plans[config.name] for config in self._configs]
-        self._is_weighted = collection.is_weighted()
+        self._is_weighted = bool(collection.is_weighted())
         self._strict = strict
         self._counting = False
         self.training = collection.training
@@ -137,12 +137,43 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     @property
     def embedding_bags(self) -> nn.ModuleDict:
         """The original tables by name, as in the stock collection."""
-        return nn.ModuleDict({c.name: self._home(t).embedding_bags[c.name] for t, c in enumerate(self._configs)})
+        return nn.ModuleDict(
+            {c.name: self._home(t).embedding_bags[c.name] for t, c in enumerate(self._configs)}
+        )
+
+    @property
+    def input_names(self) -> list[str]:
+        """Feature of the batch behind each output feature."""
+        return self._input_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """Key of each output feature (``feature@table`` where features repeat)."""
+        return self._output_names
+
+    @property
+    def dims(self) -> list[int]:
+        """Dimension of each output feature."""
+        return self._dims
 
     @property
     def table_plans(self) -> list[TablePlan]:
         """The plans of the tables, in order."""
         return list(self._plans)
+
+    def unique_configs(self, summing: bool) -> list[EmbeddingBagConfig]:
+        """Return the original tables, read by features with unique names.
+
+        Args:
+            summing: Pool by SUM whatever the table says.
+        """
+        names = iter(self._output_names)
+        return [
+            _torchrec.table_config(
+                c, c.name, self.weight(t), [next(names) for _ in c.feature_names], summing
+            )
+            for t, c in enumerate(self._configs)
+        ]
 
     def inner_collections(self) -> dict[str, EmbeddingBagCollection]:
         """Return the stock collections of the tiers in use, by tier."""
@@ -154,13 +185,15 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def weight(self, table: int) -> nn.Parameter:
         """Return the original rows of table number ``table``."""
-        return self._home(table).embedding_bags[self._configs[table].name].weight
+        weight: nn.Parameter = self._home(table).embedding_bags[self._configs[table].name].weight
+        return weight
 
     def stored(self, table: int, tier: str) -> Tensor:
         """Return the stored rows of a table in a tier (``[0, D]`` where there are none)."""
         name = stored_name(self._configs[table].name, tier)
         if name in self._sets:
-            return getattr(self, tier).embedding_bags[name].weight
+            rows: Tensor = getattr(self, tier).embedding_bags[name].weight
+            return rows
         return self.weight(table).detach()[:0]
 
     @torch.no_grad()
@@ -246,7 +279,9 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 held[name] = nn.Parameter(rows, requires_grad=False)
                 self._sets[name] = (tier, t)
                 for part, array in zip(("indptr", "items"), sets, strict=True):
-                    self.register_buffer(f"{name}_{part}", torch.from_numpy(array), persistent=False)
+                    self.register_buffer(
+                        f"{name}_{part}", torch.from_numpy(array), persistent=False
+                    )
         return _torchrec.adopt(configs, held, self._is_weighted) if configs else None
 
     def _home(self, table: int) -> EmbeddingBagCollection:
@@ -257,13 +292,21 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return indptr and items of the sets behind a stored table."""
         return getattr(self, f"{name}_indptr"), getattr(self, f"{name}_items")
 
-    def _stored_state(self) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[str]]:
+    def _stored_state(
+        self,
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[str]]:
         """Return what the freshness check compares."""
-        weights = [self.weight(t) for _, t in self._sets.values()]
+        weights: list[Tensor] = [self.weight(t) for _, t in self._sets.values()]
         stored = [self.stored(t, tier) for tier, t in self._sets.values()]
         indptrs = [getattr(self, f"{name}_indptr") for name in self._sets]
         items = [getattr(self, f"{name}_items") for name in self._sets]
-        return weights, stored, indptrs, items, [repr(self._configs[t].name) for _, t in self._sets.values()]
+        return (
+            weights,
+            stored,
+            indptrs,
+            items,
+            [repr(self._configs[t].name) for _, t in self._sets.values()],
+        )
 
     def _count(self, chosen: list[int], reads: Tensor) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
@@ -283,9 +326,10 @@ def stored_name(table: str, tier: str) -> str:
 def _refuse_unknown_rows(name: str, weight: Tensor) -> None:
     """Refuse tables that no kernel of this version reads."""
     if weight.device.type not in ("cpu", "meta"):
-        raise NotSupported(f"table {name!r} is on {weight.device}: only CPU tables have kernels yet")
+        raise NotSupported(
+            f"table {name!r} is on {weight.device}: only CPU tables have kernels yet"
+        )
     if weight.dtype not in _torchrec.DATA_TYPES:
         raise NotSupported(f"table {name!r} is {weight.dtype}: float32 and float16 have kernels")
     if not weight.is_contiguous():
         raise NotSupported(f"table {name!r} is not contiguous; call .contiguous() on it first")
-

@@ -87,12 +87,18 @@ def differing_row(
         last: One past the last.
     """
     if weight.dtype == torch.float32:
-        arrays = (t.detach().numpy() for t in (weight, stored, indptr, items))
-        return int(first_stale_row(*arrays, first, last))
+        rows = weight.detach().numpy()
+        return int(
+            first_stale_row(
+                rows, stored.detach().numpy(), indptr.numpy(), items.numpy(), first, last
+            )
+        )
     want = sum_sets(weight.detach(), indptr[first : last + 1], items)
     have = stored[first:last].float()
     # One unit in the last place of the stored type: half rows are rounded when they are built.
-    close = torch.isclose(have, want, rtol=2 * torch.finfo(weight.dtype).eps, atol=1e-6, equal_nan=True)
+    close = torch.isclose(
+        have, want, rtol=2 * torch.finfo(weight.dtype).eps, atol=1e-6, equal_nan=True
+    )
     bad = torch.nonzero(~close.all(dim=1))
     return first + int(bad[0]) if bad.numel() else -1
 

@@ -34,7 +34,11 @@ def refused_modules(model: nn.Module) -> dict[str, str]:
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
         reason = next((why for kind, why in REASONS if isinstance(module, kind)), None)
-        if reason is None and isinstance(module, EmbeddingBagCollection) and type(module) is not EmbeddingBagCollection:
+        if (
+            reason is None
+            and isinstance(module, EmbeddingBagCollection)
+            and type(module) is not EmbeddingBagCollection
+        ):
             reason = f"is a {type(module).__name__}, a subclass of the stock collection with a meaning of its own"
         if reason is not None:
             refused[path] = f"{type(module).__name__} {reason}"

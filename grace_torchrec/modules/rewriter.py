@@ -95,7 +95,11 @@ class Rewriter(nn.Module):
             [self.labels[f] for f in chosen], len(others), guard,
         )  # fmt: skip
         bags = KeyedJaggedTensor(
-            keys=[self.names[f] + suffix for f in (*chosen, *others) for suffix in PART_SUFFIX.values()],
+            keys=[
+                self.names[f] + suffix
+                for f in (*chosen, *others)
+                for suffix in PART_SUFFIX.values()
+            ],
             values=values,
             lengths=lengths,
             weights=row_weights.to(self.weight_dtype) if self.is_weighted else None,

@@ -15,6 +15,7 @@ from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.refusals import refused_modules
+from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import stock_collections, table_specs
 
@@ -44,37 +45,22 @@ def accelerate_(
     tables: Collection[str] | None = None,
     strict: bool = False,
 ) -> Swapped:
-    """Swap every stock collection of ``model`` that the plan helps, in place.
-
-    Parameters are adopted, not copied; state-dict keys, output keys and values stay the same.
-    Everything is checked before the first module is changed.
-
-    Args:
-        model: In eval mode, before DistributedModelParallel.
-        plan: Made for the tables of this model.
-        filter_fn: ``(module, path) -> bool``: False leaves a collection stock.
-        tables: Names of tables that may use sums (default: all the plan helps).
-        strict: Refuse batches whose weights would be ignored (default: warn once).
-
-    Returns:
-        What was swapped, and what was left alone and why.
-
-    Raises:
-        PlanMismatch: the plan was made for other tables; names the table and both values.
-        NotSupported: the model is in training mode, is itself a collection, or holds none.
-        GraceError: ``tables`` names a table the model lacks.
-    """
-    from grace_torchrec.plans.files import check_plan_fits
-
+    """Swap the collections the plan helps; arguments and errors: ``grace_torchrec.api``."""
     found = dict(stock_collections(model))
     refused = refused_modules(model)
     if not found:
         why = "; ".join(f"{path}: {reason}" for path, reason in refused.items())
-        raise NotSupported(f"model holds no stock EmbeddingBagCollection to swap{': ' + why if why else ''}")
+        raise NotSupported(
+            f"model holds no stock EmbeddingBagCollection to swap{': ' + why if why else ''}"
+        )
     if "" in found:
-        raise NotSupported("model is itself an EmbeddingBagCollection: wrap it, e.g. nn.Sequential(model)")
+        raise NotSupported(
+            "model is itself an EmbeddingBagCollection: wrap it, e.g. nn.Sequential(model)"
+        )
     if any(module.training for module in found.values()):
-        raise NotSupported("model is in training mode: call model.eval() first (sums are inference only)")
+        raise NotSupported(
+            "model is in training mode: call model.eval() first (sums are inference only)"
+        )
     check_plan_fits(plan, table_specs(model))
     _check_table_names(found, tables)
 
@@ -99,11 +85,7 @@ def accelerate_(
 
 
 def restore_(model: nn.Module, swapped: Swapped) -> None:
-    """Undo :func:`accelerate_`: the stock modules come back with the present Parameters.
-
-    Raises:
-        PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
-    """
+    """Put the stock modules back; arguments and errors: ``grace_torchrec.api``."""
     present: dict[str, GraceEmbeddingBagCollection] = {}
     for path in swapped.originals:
         try:
@@ -121,11 +103,7 @@ def restore_(model: nn.Module, swapped: Swapped) -> None:
 
 
 def rebuild_sums_(model: nn.Module) -> int:
-    """Build every stored row of ``model`` anew; return how many rows that were.
-
-    Raises:
-        GraceError: the model holds no swapped module.
-    """
+    """Build every stored row anew; arguments and errors: ``grace_torchrec.api``."""
     swapped = [m for m in model.modules() if isinstance(m, GraceEmbeddingBagCollection)]
     if not swapped:
         raise GraceError("model holds no swapped module; call accelerate_ first")

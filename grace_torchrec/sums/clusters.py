@@ -80,19 +80,20 @@ def cluster_code(
     """
     sizes = np.diff(cluster_offsets_C1)
     if sizes.size and (sizes.min() < 2 or sizes.max() > MAX_CLUSTER):
-        raise GraceError(f"clusters hold 2..{MAX_CLUSTER} items, got {int(sizes.min())}..{int(sizes.max())}")
+        raise GraceError(
+            f"clusters hold 2..{MAX_CLUSTER} items, got {int(sizes.min())}..{int(sizes.max())}"
+        )
     if members_M.size and (members_M.min() < 0 or members_M.max() >= num_items):
         raise GraceError(f"cluster members must be in 0..{num_items - 1}")
     if np.unique(members_M).size != members_M.size:
         raise GraceError("an item is in two clusters")
     sums = (1 << sizes) - 1 - sizes
     blocks = np.cumsum(sums) - sums
-    total = int(sums.sum())
-    dtype = np.int32 if total < 2**28 else np.int64
-    code = np.full(num_items, -1, dtype)
+    int(sums.sum())
     slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
+    code = np.full(num_items, -1, np.int64)
     code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots
-    return ClusterCode(code)
+    return ClusterCode(code.astype(np.int32) if int(sums.sum()) < 2**28 else code)
 
 
 def cluster_sets(
@@ -109,7 +110,10 @@ def cluster_sets(
     indptr = np.zeros(sum(map(len, lengths)) + 1, np.int64)
     if lengths:
         np.cumsum(np.concatenate(lengths), out=indptr[1:])
-    items = [members_M[start + patterns[k][1]] for start, k in zip(cluster_offsets_C1[:-1], sizes, strict=True)]
+    items = [
+        members_M[start + patterns[k][1]]
+        for start, k in zip(cluster_offsets_C1[:-1], sizes, strict=True)
+    ]
     return indptr, np.concatenate(items) if items else np.zeros(0, np.int64)
 
 

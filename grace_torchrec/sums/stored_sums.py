@@ -37,10 +37,15 @@ class StoredSums:
             raise GraceError("stored sums: indptr does not cover the items")
         if self.num_sums and np.diff(self.set_indptr_R1).min() < 2:
             raise GraceError("stored sums: a set has fewer than two items")
-        if self.set_items_S.size and not 0 <= self.set_items_S.min() <= self.set_items_S.max() < self.num_items:
+        if (
+            self.set_items_S.size
+            and not 0 <= self.set_items_S.min() <= self.set_items_S.max() < self.num_items
+        ):
             raise GraceError(f"stored sums: an item is outside 0..{self.num_items - 1}")
         if self.code.item_code_N.shape != (self.num_items,):
-            raise GraceError(f"stored sums: the code has {self.code.item_code_N.shape}, expected {self.num_items} items")
+            raise GraceError(
+                f"stored sums: the code has {self.code.item_code_N.shape}, expected {self.num_items} items"
+            )
 
     @property
     def num_sums(self) -> int:
@@ -54,7 +59,10 @@ class StoredSums:
 
     @classmethod
     def from_clusters(
-        cls, num_items: int, cluster_offsets_C1: npt.NDArray[np.int64], members_M: npt.NDArray[np.int64]
+        cls,
+        num_items: int,
+        cluster_offsets_C1: npt.NDArray[np.int64],
+        members_M: npt.NDArray[np.int64],
     ) -> "StoredSums":
         """Store every subset of two or more items of each cluster.
 

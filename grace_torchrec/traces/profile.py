@@ -38,10 +38,16 @@ class TableProfile:
         return self.trace.counts()
 
     def fingerprint(self) -> str:
-        """Short hash of bags, weights and features; equal profiles have equal hashes."""
+        """Short hash of bags, what belongs to them, and features: equal for equal profiles."""
         trace = self.trace
         return artifact.fingerprint(
-            trace.offsets_B1, trace.ids_L, trace.num_items, trace.weights_L, ",".join(self.features)
+            trace.offsets_B1,
+            trace.ids_L,
+            trace.num_items,
+            trace.weights_L,
+            trace.time_B,
+            trace.split_L,
+            *self.features,
         )
 
 
@@ -52,14 +58,20 @@ class Profile:
     tables: Mapping[str, TableProfile]
 
     @classmethod
-    def from_trace(cls, table: str, trace: Trace, features: tuple[str, ...] | None = None) -> "Profile":
+    def from_trace(
+        cls, table: str, trace: Trace, features: tuple[str, ...] | None = None
+    ) -> "Profile":
         """Profile of one table read by ``features`` (default: one feature named as the table)."""
         return cls({table: TableProfile(trace, features or (table,))})
 
     def fingerprint(self) -> str:
         """Short hash over all tables."""
         return artifact.fingerprint(
-            *(part for name in sorted(self.tables) for part in (name, self.tables[name].fingerprint()))
+            *(
+                part
+                for name in sorted(self.tables)
+                for part in (name, self.tables[name].fingerprint())
+            )
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -74,7 +86,9 @@ class Profile:
             trace = table.trace
             optional = {"weights": trace.weights_L, "time": trace.time_B, "split": trace.split_L}
             arrays |= {f"{index}.offsets": trace.offsets_B1, f"{index}.ids": trace.ids_L}
-            arrays |= {f"{index}.{key}": array for key, array in optional.items() if array is not None}
+            arrays |= {
+                f"{index}.{key}": array for key, array in optional.items() if array is not None
+            }
             tables[name] = {
                 "arrays": index,
                 "features": list(table.features),
@@ -92,23 +106,44 @@ class Profile:
         """
         document, arrays = artifact.read_folder(path, "profile")
         if document.get("schema") != SCHEMA:
-            raise GraceError(f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}")
+            raise GraceError(
+                f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}"
+            )
         try:
             entries = {
-                str(name): (int(e["arrays"]), tuple(map(str, e["features"])), int(e["num_items"]), e["fingerprint"])
+                str(name): (
+                    int(e["arrays"]),
+                    tuple(map(str, e["features"])),
+                    int(e["num_items"]),
+                    e["fingerprint"],
+                )
                 for name, e in document["tables"].items()
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GraceError(f"{path}: profile.json lacks or mistypes {error}; write the profile again") from error
+            raise GraceError(
+                f"{path}: profile.json lacks or mistypes {error}; write the profile again"
+            ) from error
         tables = {}
         for name, (index, features, num_items, wanted) in entries.items():
-            part = {key.split(".", 1)[1]: a for key, a in arrays.items() if key.split(".", 1)[0] == str(index)}
+            part = {
+                key.split(".", 1)[1]: a
+                for key, a in arrays.items()
+                if key.split(".", 1)[0] == str(index)
+            }
             if not {"offsets", "ids"} <= set(part):
-                raise GraceError(f"{path}: table {name}: arrays are missing; write the profile again")
-            trace = Trace(
-                part["offsets"], part["ids"], num_items, part.get("weights"), part.get("time"), part.get("split")
-            )
+                raise GraceError(
+                    f"{path}: table {name}: arrays are missing; write the profile again"
+                )
+            optional = (part.get(key) for key in ("weights", "time", "split"))
+            try:
+                trace = Trace(part["offsets"], part["ids"], num_items, *optional)
+            except GraceError as error:
+                raise GraceError(
+                    f"{path}: table {name}: {error}; write the profile again"
+                ) from error
             tables[name] = TableProfile(trace, features)
             if tables[name].fingerprint() != wanted:
-                raise GraceError(f"{path}: table {name}: arrays do not match their fingerprint; write the profile again")
+                raise GraceError(
+                    f"{path}: table {name}: arrays do not match their fingerprint; write the profile again"
+                )
         return cls(tables)

@@ -39,7 +39,7 @@ class Trace:
     weights_L: npt.NDArray[np.float32] | None = None
     time_B: npt.NDArray[np.number] | None = None
     split_L: npt.NDArray[np.integer] | None = None
-    _counts: list[npt.NDArray[np.int64]] = field(default_factory=list, repr=False)
+    _counts: list[npt.NDArray[np.int64]] = field(default_factory=list, repr=False, init=False)
 
     def __post_init__(self) -> None:
         """Check every array and store it in its one canonical type."""
@@ -47,6 +47,8 @@ class Trace:
         set_(self, "offsets_B1", _checked_offsets(self.offsets_B1, np.asarray(self.ids_L).size))
         set_(self, "ids_L", _checked_ids(self.ids_L))
         largest = int(self.ids_L.max(initial=-1))
+        if self.num_items < 0:
+            raise GraceError(f"trace: num_items is {self.num_items}; give the rows of the table")
         num_items = int(self.num_items) or largest + 1
         if largest >= num_items:
             where = int(np.argmax(self.ids_L >= num_items))
@@ -124,6 +126,7 @@ class Trace:
 
 
 def _checked_offsets(offsets: npt.ArrayLike, num_ids: int) -> npt.NDArray[np.int64]:
+    """Return offsets as int64 that cover the ids and never fall."""
     array = np.asarray(offsets)
     if array.ndim != 1 or array.size < 1 or array.dtype.kind not in "iu":
         raise GraceError(f"trace: offsets must be a vector of integers, got {_shape(array)}")
@@ -139,21 +142,29 @@ def _checked_offsets(offsets: npt.ArrayLike, num_ids: int) -> npt.NDArray[np.int
 
 
 def _checked_ids(ids: npt.ArrayLike) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
+    """Return non-negative ids as int32 where they fit, else int64."""
     array = np.asarray(ids)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise GraceError(f"trace: ids must be a vector of integers, got {_shape(array)}")
     if array.size and int(array.min()) < 0:
-        raise GraceError(f"trace: id {int(array.min())} at position {int(array.argmin())} is negative")
+        raise GraceError(
+            f"trace: id {int(array.min())} at position {int(array.argmin())} is negative"
+        )
     if array.size and int(array.max()) >= 2**62:
         raise GraceError(f"trace: id {int(array.max())} is too large")
-    narrow = not array.size or int(array.max()) < 2**31
-    return np.ascontiguousarray(array, dtype=np.int32 if narrow else np.int64)
+    if not array.size or int(array.max()) < 2**31:
+        return np.ascontiguousarray(array, dtype=np.int32)
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _same_length(name: str, array: npt.NDArray[np.generic], want: int, of: str) -> None:
+    """Refuse an array that is not a vector of ``want`` entries."""
     if array.ndim != 1 or array.size != want:
-        raise GraceError(f"trace: {name} has {_shape(array)}, expected one entry for each of {want} {of}")
+        raise GraceError(
+            f"trace: {name} has {_shape(array)}, expected one entry for each of {want} {of}"
+        )
 
 
 def _shape(array: npt.NDArray[np.generic]) -> str:
+    """Say shape and type in a message."""
     return f"shape {array.shape} and type {array.dtype}"

@@ -5,10 +5,10 @@ Meaning: reference.py (``rewrite_clusters_reference``), equal row by row.
 
 How it is fast: unclustered ids leave in a first pass that never branches on data (it writes to
 both lists and moves one of the two ends). The rest meet in a small hash table whose entry is
-one integer, ``epoch | block | place``, so the table is never cleared between bags, and the
-choice "new row or known row" is arithmetic on a 0 / -1 mask, because that branch would be
-mispredicted for every second id. Indices are cast to ``uintp``: numba then leaves out the
-wrap-around of negative indices.
+one integer, ``epoch | block | mask | place``: the table is never cleared between bags, an id
+costs one load and two stores, and the choice "new row or known row" is arithmetic on a 0 / -1
+mask, because that branch would be mispredicted for every second id. Indices are cast to
+``uintp``: numba then leaves out the wrap-around of negative indices.
 """
 
 from typing import Any
@@ -21,11 +21,17 @@ from grace_kernels.reference import DROP, MAX_LAYERS, PADDING, RAISE
 # mask -> place of the subset in its cluster's block; a mask of one bit owns no stored row
 PLACE_OF_MASK = np.array([m - 1 - m.bit_length() for m in range(256)], np.int64)
 HASH = np.int64(-7046029254386353131)  # 2**64 / golden ratio, odd
-PLACE_BITS = 16
-BLOCK_SHIFT, EPOCH_SHIFT = PLACE_BITS, 48
-MAX_EPOCH = 1 << 14
-MAX_FAST_IDS = 1 << PLACE_BITS  # longer bags take the weighted path, whose entries are wider
-SLOTS_PER_ID = 4
+# Entry: 11 bits epoch, 28 bits block, 8 bits mask, 16 bits place of the row in the bag.
+EPOCH_SHIFT, BLOCK_SHIFT, MASK_SHIFT = 52, 24, 16
+PLACE_MASK = (1 << MASK_SHIFT) - 1
+MAX_EPOCH = (1 << 11) - 1
+MAX_FAST_IDS = 1 << MASK_SHIFT  # longer bags, and int64 codes, take the weighted path
+# entry ^ key is below 2**24 for the same cluster and 2**52 or more for an entry of an earlier
+# bag, which counts as free. One unsigned comparison finds what lies between, so that "known or
+# new" is never a branch.
+SAME_CLUSTER = 1 << BLOCK_SHIFT
+OTHER_CLUSTER = np.uint64((1 << EPOCH_SHIFT) - SAME_CLUSTER)
+SLOTS_PER_ID = 2
 U = np.uintp
 
 
@@ -85,16 +91,15 @@ def split_bag(ids: Any, begin: int, end: int, item_code: Any, num_rows: int, pol
 
 
 @njit(nogil=True, cache=True)
-def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, masks: Any, epoch: int,
-              rows: Any, out: int) -> Any:  # fmt: skip
+def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, epoch: int, rows: Any,
+              out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one unweighted bag into ``rows[out:]``; return the new end.
 
     Args:
         multi: Items and codes of :func:`split_bag`, fewer than ``MAX_FAST_IDS``.
         clustered: How many.
         num_rows: Rows N of the table; stored row j is written as N + j.
-        table: int64, at least ``num_slots(clustered)`` entries below ``epoch << EPOCH_SHIFT``.
-        masks: int64 scratch, one entry for each id.
+        table: int64, at least ``num_slots(clustered)`` entries of earlier epochs.
         epoch: 1 .. MAX_EPOCH, larger than that of every earlier bag since ``table`` was zeroed.
         rows: int64, receives row ids.
         out: Where to write first.
@@ -111,16 +116,15 @@ def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, masks: Any,
         layers = 0
         while True:
             entry = table[U(slot)]
-            while entry >= stamp and (entry ^ key) >= MAX_FAST_IDS:  # another cluster's slot
+            while np.uint64((entry ^ key) - SAME_CLUSTER) < OTHER_CLUSTER:
                 slot = (slot + 1) & last_slot
                 entry = table[U(slot)]
             fresh = (entry - stamp) >> 63  # -1 where the slot is free, else 0
-            place = ((out - first) & fresh) | ((entry & (MAX_FAST_IDS - 1)) & ~fresh)
-            mask = masks[U(place)] & ~fresh
+            place = ((out - first) & fresh) | (entry & PLACE_MASK & ~fresh)
+            mask = (entry >> MASK_SHIFT) & 255 & ~fresh
             if mask & bit == 0:
                 mask |= bit
-                masks[U(place)] = mask
-                table[U(slot)] = key | place
+                table[U(slot)] = key | (mask << MASK_SHIFT) | place
                 stored = num_rows + block + PLACE_OF_MASK[U(mask)]
                 rows[U(first + place)] = (item & fresh) | (stored & ~fresh)
                 out -= fresh
@@ -128,7 +132,6 @@ def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, masks: Any,
             layers += 1  # this layer has the item already: a repeated id
             if layers == MAX_LAYERS:
                 rows[U(out)] = item
-                masks[U(out - first)] = 0
                 out += 1
                 break
             slot = (slot + 1) & last_slot

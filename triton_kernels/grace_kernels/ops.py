@@ -23,7 +23,9 @@ from grace_kernels import cpu
 PARTS = ("plain", "hbm", "host")  # where a rewritten row lies: one output feature for each
 
 _LIBRARY = torch.library.Library("grace", "DEF")
-_BAGS = "Tensor values, Tensor offsets, Tensor? weights, int stride, int[] positions, int[] table_of"
+_BAGS = (
+    "Tensor values, Tensor offsets, Tensor? weights, int stride, int[] positions, int[] table_of"
+)
 _CODES = "Tensor[] item_codes, Tensor[] hot_rows, int[] num_hbm_sums, int policy, str[] labels"
 _LIBRARY.define(
     f"pooled_lookup({_BAGS}, Tensor[] rows, Tensor[] hbm_rows, Tensor[] host_rows, bool[] mean, "
@@ -82,10 +84,15 @@ def _pooled_lookup_cpu(
     """
     ids, bounds, id_weights = values.numpy(), offsets.numpy(), _numpy_or_none(weights)
     tables = [
-        cpu.TableRows(*(t.detach().numpy() for t in tensors), num_hbm_sums=split)
-        for *tensors, split in zip(
-            rows, hbm_rows, host_rows, item_codes, hot_rows, num_hbm_sums, strict=True
+        cpu.TableRows(
+            rows[t].detach().numpy(),
+            hbm_rows[t].numpy(),
+            host_rows[t].numpy(),
+            item_codes[t].numpy(),
+            hot_rows[t].numpy(),
+            num_hbm_sums[t],
         )
+        for t in range(len(rows))
     ]
     pooled = torch.empty(stride, sum(rows[t].shape[1] for t in table_of))
     reads = torch.zeros(len(positions), 2, dtype=torch.int64)

@@ -134,7 +134,9 @@ def pooled_lookup_reference(
         float32 ``[B, D]`` and the number of rows read.
     """
     num_rows = rows_ND.shape[0]
-    ids, offsets, weights = apply_bad_id_policy_reference(ids_L, offsets_B1, weights_L, num_rows, policy)
+    ids, offsets, weights = apply_bad_id_policy_reference(
+        ids_L, offsets_B1, weights_L, num_rows, policy
+    )
     # Item -2 (a bad id that reads row 0) becomes an item of its own, in no cluster.
     everything = torch.cat([rows_ND.float(), rows_ND[:1].float(), stored_RD.float()])
     ids = torch.where(ids == -2, num_rows, ids)

@@ -1,0 +1,1 @@
+"""Benchmarks: each case is a claim with its rivals, run by ``python -m bench CASE --json``."""

@@ -1,0 +1,5 @@
+"""``python -m bench``: run one case."""
+
+from bench.run import main
+
+main()

@@ -1,0 +1,172 @@
+"""The verbs of the package, and nothing else.
+
+Flow: profile -> plan -> accelerate_ -> verify; rebuild_sums_ after a load, restore_ to undo.
+TorchRec is imported when a verb is called, so analysis works without it.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.traces.profile import Profile, TableProfile
+from grace_torchrec.traces.readers.kjt import from_kjts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from grace_torchrec.modules.swap import Swapped
+    from grace_torchrec.modules.verify import Verified
+
+
+def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
+    """Record the bags of every table of ``model`` from batches.
+
+    Args:
+        batches: KeyedJaggedTensors, or tuples of model arguments that hold one each.
+        model: Its stock EmbeddingBagCollections name the tables and features.
+
+    Returns:
+        A profile of every table whose features the batches have.
+
+    Raises:
+        GraceError: a batch holds no KeyedJaggedTensor, or an id is outside its table.
+        NotSupported: two collections hold a table of the same name.
+    """
+    specs = table_specs(model)
+    bags = [_keyed_bags(batch) for batch in batches]
+    if not bags:
+        raise GraceError("profile: no batches were given")
+    known = set(bags[0].keys())
+    tables: dict[str, TableProfile] = {}
+    for spec in specs:
+        features = tuple(feature for feature in spec.features if feature in known)
+        if features:
+            trace = from_kjts(bags, features, num_items=spec.num_rows)
+            tables[spec.name] = TableProfile(trace, features)
+    return Profile(tables)
+
+
+def plan(
+    model: "nn.Module",
+    profile: Profile,
+    memory: MemoryModel,
+    options: PlanOptions | None = None,
+    *,
+    in_order: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Decide for every table of ``model`` what to store and where.
+
+    Args:
+        model: Its stock EmbeddingBagCollections are planned for.
+        profile: Recorded bags; tables it lacks are left stock.
+        memory: The machine that will serve, e.g. ``MemoryModel.named("h200")``.
+        options: Budget, least gain, and how ids and lookups are treated.
+        in_order: The bags are in random order already: their last fifth is validation.
+        progress: Called with a line of text as the work goes on.
+
+    Returns:
+        A plan; "leave stock" with a reason is a decision like any other.
+
+    Raises:
+        PlanMismatch: the profile belongs to another model; names the table and both values.
+        NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
+    """
+    specs = table_specs(model)
+    return make_plan(
+        specs, profile, memory, options or PlanOptions(), in_order=in_order, progress=progress
+    )
+
+
+def accelerate_(
+    model: "nn.Module",
+    plan: Plan,
+    *,
+    filter_fn: "Callable[[nn.Module, str], bool] | None" = None,
+    tables: Collection[str] | None = None,
+    strict: bool = False,
+) -> "Swapped":
+    """Swap every stock collection of ``model`` that the plan helps, in place.
+
+    Parameters are adopted, not copied; state-dict keys, output keys and values stay the same.
+    Everything is checked before the first module is changed.
+
+    Args:
+        model: In eval mode, before DistributedModelParallel.
+        plan: Made for the tables of this model.
+        filter_fn: ``(module, path) -> bool``: False leaves a collection stock.
+        tables: Names of tables that may use sums (default: all the plan helps).
+        strict: Refuse batches whose weights would be ignored (default: warn once).
+
+    Returns:
+        What was swapped, and what was left alone and why.
+
+    Raises:
+        PlanMismatch: the plan was made for other tables; names the table and both values.
+        NotSupported: the model is in training mode, is itself a collection, or holds none.
+        GraceError: ``tables`` names a table the model lacks.
+    """
+    from grace_torchrec.modules import swap
+
+    return swap.accelerate_(model, plan, filter_fn=filter_fn, tables=tables, strict=strict)
+
+
+def restore_(model: "nn.Module", swapped: "Swapped") -> None:
+    """Undo :func:`accelerate_`: the stock modules come back with the present Parameters.
+
+    Args:
+        model: The swapped model.
+        swapped: What :func:`accelerate_` returned for it.
+
+    Raises:
+        PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
+    """
+    from grace_torchrec.modules import swap
+
+    swap.restore_(model, swapped)
+
+
+def rebuild_sums_(model: "nn.Module") -> int:
+    """Build every stored row of ``model`` anew; return how many rows that were.
+
+    Needed after weights were changed by hand; a ``load_state_dict`` does it by itself.
+
+    Raises:
+        GraceError: the model holds no swapped module.
+    """
+    from grace_torchrec.modules import swap
+
+    return swap.rebuild_sums_(model)
+
+
+def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
+    """Compare every swapped module with the originals kept inside, on the batches it receives.
+
+    All stored rows are compared with the rows they sum, too.
+
+    Args:
+        model: A swapped model.
+        batches: What the model takes: a tuple of arguments, or one argument.
+
+    Returns:
+        Errors, counts and verdict of each table; a stale table is part of the result.
+
+    Raises:
+        GraceError: the model holds no swapped module, or there are no batches.
+    """
+    from grace_torchrec.modules import verify as verification
+
+    return verification.verify(model, batches)
+
+
+def _keyed_bags(batch: Any) -> Any:
+    """Return the one KeyedJaggedTensor of a batch."""
+    parts = batch if isinstance(batch, list | tuple) else (batch,)
+    found = [part for part in parts if hasattr(part, "lengths_or_none")]
+    if len(found) != 1:
+        raise GraceError(f"batch holds {len(found)} KeyedJaggedTensors, one expected")
+    return found[0]

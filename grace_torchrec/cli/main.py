@@ -1,0 +1,101 @@
+"""The command ``grace-torchrec``: names of sub-commands, exit codes, errors on one line.
+
+Each sub-command lives in a file of its own and is imported when it is called, so ``--help`` loads
+no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+import grace_torchrec
+from grace_torchrec.errors import GraceError
+
+PROGRAM = "grace-torchrec"
+
+
+@dataclass(frozen=True)
+class SubCommand:
+    """Where a sub-command lives (``module:attribute``) and the line that ``--help`` shows for it."""
+
+    place: str
+    help: str
+
+
+SUB_COMMANDS = {
+    "demo": SubCommand(
+        "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
+    ),
+    "doctor": SubCommand(
+        "grace_torchrec.cli.doctor:doctor", "Check this installation and say how to mend it."
+    ),
+    "profile": SubCommand(
+        "grace_torchrec.cli.profile:profile", "Turn a trace into a profile folder."
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a sub-command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the sub-commands, in the order of the alphabet."""
+        return sorted(SUB_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one sub-command; None for an unknown name."""
+        if cmd_name not in SUB_COMMANDS:
+            return None
+        module, _, attribute = SUB_COMMANDS[cmd_name].place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of sub-commands from their help lines, importing none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, SUB_COMMANDS[name].help) for name in self.list_commands(ctx)]
+            )
+
+
+@click.group(
+    cls=LazyGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(grace_torchrec.__version__, prog_name=PROGRAM)
+def cli() -> None:
+    """Store the partial sums that a TorchRec model's embedding lookups ask for again and again."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; ``args`` default to those of the process.
+
+    Errors go to standard error on one line, so standard output holds results only.
+    """
+    sys.exit(_run(args))
+
+
+def _run(args: Sequence[str] | None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        result = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
+    except GraceError as error:
+        return _fail(str(error))
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        return _fail(f"{error.format_message()} Try '{where} --help'.")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str) -> int:
+    """Print one line on standard error; return the exit code of a wrong call."""
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return 2

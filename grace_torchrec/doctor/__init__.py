@@ -1,0 +1,1 @@
+"""What is wrong with an installation: facts.collect -> diagnose.diagnose -> a value to render."""

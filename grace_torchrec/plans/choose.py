@@ -1,0 +1,76 @@
+"""Choose: the decision for one table that has the memories to itself.
+
+Flow: TableSpec + TableProfile + PlanOptions + memory -> *TablePlan*.  Plans of whole models go
+through :mod:`grace_torchrec.plans.make`, where the tables share the memories.
+"""
+
+import numpy as np
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.plans.candidates import Choice, find_sums, no_sums, split_validation
+from grace_torchrec.plans.plan import PlanOptions, TablePlan
+from grace_torchrec.plans.settle import settle
+from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.traces.profile import TableProfile
+from grace_torchrec.traces.trace import Trace
+
+
+def choose(
+    spec: TableSpec,
+    table_profile: TableProfile,
+    options: PlanOptions,
+    memory: MemoryModel,
+    seed: int = 0,
+    in_order: bool = False,
+) -> TablePlan:
+    """Decide what one table stores and where.
+
+    Args:
+        spec: The table; its profile was checked against it.
+        table_profile: Its recorded bags.
+        options: What the caller asked for.
+        memory: The machine.
+        seed: Order of the bags; the last fifth of it is validation.
+        in_order: The bags are in random order already: their last fifth is validation.
+
+    Raises:
+        NoPlan: the table fits in no memory.
+    """
+    return settle(
+        [spec], [choose_sums(spec, table_profile, options, seed, in_order)], memory, options
+    )[0]
+
+
+def choose_sums(
+    spec: TableSpec,
+    table_profile: TableProfile | None,
+    options: PlanOptions,
+    seed: int = 0,
+    in_order: bool = False,
+) -> Choice:
+    """Choose the sums of one table by the cut on its validation bags.
+
+    Args:
+        spec: The table.
+        table_profile: Its recorded bags; None if it was not recorded.
+        options: What the caller asked for.
+        seed: See :func:`choose`.
+        in_order: See :func:`choose`.
+    """
+    if table_profile is None:
+        empty = Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
+        return no_sums(split_validation(empty), "the profile does not hold this table")
+    trace = _as_served(table_profile.trace, spec)
+    if spec.is_weighted and trace.weights_L is None and trace.num_ids:
+        return no_sums(
+            split_validation(trace, seed, in_order), "its bags were recorded without weights"
+        )
+    return find_sums(trace, options, seed, in_order)
+
+
+def _as_served(trace: Trace, spec: TableSpec) -> Trace:
+    """The bags over all rows of the table, with weights only where the model uses them."""
+    weights = trace.weights_L if spec.is_weighted else None
+    if trace.num_items == spec.num_rows and weights is trace.weights_L:
+        return trace
+    return Trace(trace.offsets_B1, trace.ids_L, spec.num_rows, weights)

@@ -1,0 +1,247 @@
+"""Settling: which tables use what they could store, once all of them share the memories.
+
+Flow: Choice per table + memory -> priced candidates -> verdict per table -> placement on all bags
+-> *TablePlan* per table.  Derived: tables that gain nothing step down from sums and hot rows to hot
+rows alone to stock as long as that costs the model no time; this is tried with several shares of
+the sums, and the way with the least time is taken.  Time is that of all tables together: the slower
+memory first, then the sum of both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_sharding.placement import Placement, TierUse
+from grace_sharding.table_reads import DoesNotFit
+from grace_torchrec.errors import NoPlan
+from grace_torchrec.plans.candidates import Choice, trimmed
+from grace_torchrec.plans.plan import PlanOptions, Prediction, TablePlan
+from grace_torchrec.plans.pricing import Busy, Candidate, Mode, Part, place_candidates, price
+from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.stored_sums import StoredSums
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
+TRIED_ALONE = 16  # tables that step down one by one; the others do so together
+
+
+def settle(
+    specs: Sequence[TableSpec], choices: Sequence[Choice], memory: MemoryModel, options: PlanOptions
+) -> tuple[TablePlan, ...]:
+    """Decide over all tables together.
+
+    Args:
+        specs: The tables.
+        choices: What each could store.
+        memory: The machine they share.
+        options: What the caller asked for.
+
+    Raises:
+        NoPlan: the original tables fit in no memory.
+    """
+    pairs = list(zip(specs, choices, strict=True))
+    stock = [Candidate(spec, choice, "stock", choice.reason) for spec, choice in pairs]
+    stock_busy = _price_all(stock, memory)
+    hot = [Candidate(spec, choice, "hot", choice.reason) for spec, choice in pairs]
+    ways = [(stock, stock_busy), (hot, _step_down(hot, memory, stock_busy, stock_busy))]
+    for share in SHARES if _contested(pairs, memory) else (1.0,):
+        full = [_with_sums(spec, trimmed(choice, share)) for spec, choice in pairs]
+        ways.append((full, _step_down(full, memory, stock_busy, ways[1][1])))
+    best, busy = min(ways, key=lambda way: _cost(way[1]))  # equal: what stores least
+    for candidate, tried in zip(best, ways[-1][0], strict=True):
+        candidate.reason = candidate.reason or tried.reason or _no_faster(candidate, memory)
+    modes = [candidate.mode for candidate in best]
+    placements = _place(best, memory, "all")
+    if modes != [candidate.mode for candidate in best]:  # the refit stores more, and was given up
+        busy = _price_all(best, memory)
+    return tuple(
+        _table_plan(*parts, memory, options)
+        for parts in zip(best, placements, busy, stock_busy, strict=True)
+    )
+
+
+def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -> bool:
+    """Tell whether sums and rows compete for HBM: only then may fewer sums be faster."""
+    rows = sum((spec.num_rows + choice.sums.num_sums) * spec.row_bytes for spec, choice in pairs)
+    metadata = sum(choice.sums.metadata_bytes for _, choice in pairs)
+    return memory.hbm is not None and 0 < memory.hbm.num_bytes < rows + metadata
+
+
+def _with_sums(spec: TableSpec, choice: Choice) -> Candidate:
+    """A table that stores all it can."""
+    mode: Mode = "sums" if choice.held_sums.num_sums and choice.sums.num_sums else "hot"
+    return Candidate(spec, choice, mode, choice.reason)
+
+
+def _step_down(
+    candidates: list[Candidate], memory: MemoryModel, stock: Sequence[Busy], hot: Sequence[Busy]
+) -> list[Busy]:
+    """Step tables down that are no faster by themselves, where the whole model loses nothing by it.
+
+    Args:
+        candidates: Tables; their modes and reasons are written.
+        memory: The machine they share.
+        stock: Times of the stock tables.
+        hot: Times with hot rows only.
+
+    Returns:
+        The times of the modes that are left.
+    """
+    busy = _price_all(candidates, memory)
+    for mode, bars in (("sums", hot), ("hot", stock)):
+        losses = {
+            t: busy[t].time_s - min(bars[t].time_s, stock[t].time_s)
+            for t, candidate in enumerate(candidates)
+            if candidate.mode == mode
+        }
+        losers = sorted((t for t in losses if losses[t] >= 0), key=lambda t: -losses[t])
+        groups = [[t] for t in losers[:TRIED_ALONE]] + [losers[TRIED_ALONE:]]
+        for group in filter(None, groups):
+            busy = _try_lower(candidates, group, memory, busy)
+    return busy
+
+
+def _try_lower(
+    candidates: list[Candidate], group: list[int], memory: MemoryModel, busy: list[Busy]
+) -> list[Busy]:
+    """Step the tables of ``group`` down, or leave all as they are if the model gets slower."""
+    before = [(candidate.mode, candidate.reason) for candidate in candidates]
+    for t in group:
+        candidates[t].reason = candidates[t].reason or _no_faster(candidates[t], memory)
+        candidates[t].mode = _lower(candidates[t].mode)
+    lower = _price_all(candidates, memory)
+    if _cost(lower) <= _cost(busy):
+        return lower
+    for candidate, (mode, reason) in zip(candidates, before, strict=True):
+        candidate.mode, candidate.reason = mode, reason
+    return busy
+
+
+def _cost(busy: Sequence[Busy]) -> tuple[float, float]:
+    """Time of all tables together, then what both memories do, to tell equal times apart."""
+    total = sum(busy, Busy())
+    return total.time_s, total.hbm_s + total.host_s
+
+
+def _price_all(candidates: Sequence[Candidate], memory: MemoryModel) -> list[Busy]:
+    """Price every table where it is."""
+    placements = _place(candidates, memory, "fit")
+    return [price(c, p, memory) for c, p in zip(candidates, placements, strict=True)]
+
+
+def _place(
+    candidates: Sequence[Candidate], memory: MemoryModel, part: Part
+) -> tuple[Placement, ...]:
+    """Place all tables; sums that fit nowhere are given up, originals that do not end it."""
+    while (placements := _try_place(candidates, memory, part)) is None:
+        pass  # a table has given its sums up
+    return placements
+
+
+def _try_place(
+    candidates: Sequence[Candidate], memory: MemoryModel, part: Part
+) -> tuple[Placement, ...] | None:
+    """Place all tables, or make the table in the way give its sums up and return None."""
+    try:
+        return place_candidates(candidates, memory, part)
+    except DoesNotFit as error:
+        if error.what == "originals":
+            raise NoPlan(str(error)) from error
+        refused = next(c for c in candidates if c.spec.key == error.table)
+        need, have = f"{error.need_bytes:,}", f"{error.have_bytes:,}"
+        refused.reason = f"its stored sums need {need} bytes of memory, {have} are left"
+        refused.mode = _lower(refused.mode)
+        return None
+
+
+def _lower(mode: Mode) -> Mode:
+    """The mode that stores one kind of row less."""
+    return "hot" if mode == "sums" else "stock"
+
+
+def _no_faster(candidate: Candidate, memory: MemoryModel) -> str:
+    """Say that the cut is there and the time is not."""
+    cut = candidate.choice.reads.cut
+    return f"sums cut {cut:.1%} of row reads on held-out bags, but are modelled no faster on {memory.machine}"
+
+
+def _table_plan(
+    candidate: Candidate,
+    placement: Placement,
+    busy: Busy,
+    stock: Busy,
+    memory: MemoryModel,
+    options: PlanOptions,
+) -> TablePlan:
+    """Write the decision over one table down, with its reason."""
+    sums = candidate.sums("all")
+    used = candidate.mode != "stock" and bool(placement.hot_items.size or (sums and sums.num_sums))
+    if not used:
+        placement, sums = _without_hot_rows(placement), None
+    elif sums is None:
+        sums = StoredSums.none(candidate.spec.num_rows)
+    reads = candidate.reads("validation")
+    metadata = (sums.metadata_bytes if sums else 0) + placement.hot_map_bytes
+    extra_rows = placement.num_sums + placement.hot_items.size
+    predicted = Prediction(
+        ids=reads.rows_before,
+        rows_read=reads.rows_after,
+        cut=reads.cut,
+        extra_rows=extra_rows,
+        extra_bytes=extra_rows * placement.row_bytes + metadata,
+        metadata_bytes=metadata,
+        hbm_s=busy.hbm_s,
+        host_s=busy.host_s,
+        stock_s=stock.time_s,
+    )
+    lookup: Literal["fused", "stock"] = (
+        "stock" if not used or options.lookup == "stock" else "fused"
+    )
+    return TablePlan(
+        spec=candidate.spec,
+        verdict="use" if used else "leave stock",
+        reason=_reason(candidate, placement, predicted, memory) if used else candidate.reason,
+        method=candidate.choice.method if candidate.mode == "sums" and used else "none",
+        sums=sums,
+        placement=placement,
+        lookup=lookup,
+        lookup_reason=_lookup_reason(used, options),
+        predicted=predicted,
+    )
+
+
+def _reason(
+    candidate: Candidate, placement: Placement, predicted: Prediction, memory: MemoryModel
+) -> str:
+    """Say what a used table gains by what."""
+    parts = []
+    if candidate.mode == "sums":
+        parts.append(f"sums cut {predicted.cut:.1%} of row reads on held-out bags")
+    else:
+        parts.append(candidate.reason)
+    if placement.hot_items.size:
+        parts.append(f"its {placement.hot_items.size:,} most read rows are copied to HBM")
+    stored = "; ".join(parts)
+    if predicted.time_ratio < 1:
+        return f"{stored}: slower alone, all tables together are faster on {memory.machine}"
+    return f"{stored}: modelled {predicted.time_ratio:.2f} times faster on {memory.machine}"
+
+
+def _lookup_reason(used: bool, options: PlanOptions) -> str:
+    """Say why that lookup."""
+    if not used:
+        return "nothing of this table is stored twice, so its own collection reads it"
+    if options.lookup == "auto":
+        return "one op reads originals, sums and hot rows of all memories"
+    return f"lookup {options.lookup!r} was asked for"
+
+
+def _without_hot_rows(placement: Placement) -> Placement:
+    """The placement of a stock table: what a software cache holds is not ours to place."""
+    if not placement.hot_items.size:
+        return placement
+    kept = TierUse(0, 0, 0)
+    host = replace(placement.host, reads=placement.host.reads + placement.hbm.reads)
+    return replace(placement, hot_items=np.zeros(0, np.int64), hbm=kept, host=host)

@@ -1,0 +1,54 @@
+"""How readers open a file and how they report a bad line: one message form for all formats.
+
+Flow: file -> *open_source* -> reader -> Trace.  Text may be gzip (told by its first bytes, not
+by its name). A git-lfs pointer, the usual stand-in for a file that was never fetched, is named.
+"""
+
+import gzip
+import io
+import os
+from typing import IO, NoReturn
+
+from grace_torchrec.errors import GraceError
+
+GZIP_MAGIC = b"\x1f\x8b"
+LFS_MAGIC = b"version https://git-lfs"
+
+
+def line_error(path: str | os.PathLike[str], line: int, what: str, todo: str) -> NoReturn:
+    """Raise the error of one bad line.
+
+    Args:
+        path: File as the caller named it.
+        line: Line number, from 1.
+        what: What is wrong, with the offending text.
+        todo: What the user can do.
+
+    Raises:
+        GraceError: always, as ``FILE:LINE: what; what to do``.
+    """
+    raise GraceError(f"{os.fspath(path)}:{line}: {what}; {todo}")
+
+
+def open_source(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open ``path`` for reading bytes, unpacking gzip on the way.
+
+    Raises:
+        GraceError: there is no such file, it cannot be read, or it is a git-lfs pointer.
+    """
+    try:
+        source = io.BufferedReader(io.FileIO(os.fspath(path)))
+        head = source.peek(len(LFS_MAGIC))
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise GraceError(
+            f"{os.fspath(path)!s}: cannot be read ({reason}); give a readable file"
+        ) from error
+    if head.startswith(LFS_MAGIC):
+        source.close()
+        raise GraceError(
+            f"{os.fspath(path)}: is a git-lfs pointer, not the data; run `git lfs pull` first"
+        )
+    if head.startswith(GZIP_MAGIC):
+        return io.BufferedReader(gzip.GzipFile(fileobj=source))
+    return source

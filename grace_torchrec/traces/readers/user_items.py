@@ -1,0 +1,66 @@
+"""User lines of the LightGCN family (Gowalla, Yelp2018, Amazon-Book): ``user item item ...``.
+
+Flow: file -> *read_user_items* -> Trace.  Format: LightGCN-PyTorch, data/*/train.txt.
+"""
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.traces.readers.integer_lines import IntegerLines, read_lines
+from grace_torchrec.traces.readers.line_errors import line_error
+from grace_torchrec.traces.trace import Trace
+
+
+def read_user_items(path: str | os.PathLike[str], *, one_indexed: bool = False) -> Trace:
+    """Read ``user item item ...`` lines; each line is one bag, its first number is dropped.
+
+    Blank lines are skipped; a user without items is an empty bag; a user on two lines is two
+    bags. Repeated items are kept, in the order of the file.
+
+    Args:
+        path: Text file, plain or gzip; see :mod:`grace_torchrec.traces.readers.integer_lines`.
+        one_indexed: Items count from 1 in the file; id ``i`` becomes ``i - 1``.
+
+    Raises:
+        GraceError: the file cannot be read or is empty, or ``FILE:LINE:`` of a bad line.
+    """
+    lengths, ids = [], []
+    for block in read_lines(path):
+        items = _items(block)
+        if one_indexed:
+            _refuse_zero(path, block, items)
+            items = items - 1
+        lengths.append(block.counts_P[block.counts_P > 0] - 1)
+        ids.append(items)
+    offsets = np.zeros(sum(part.size for part in lengths) + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    return Trace(offsets, np.concatenate(ids))
+
+
+def _items(block: IntegerLines) -> npt.NDArray[np.int64]:
+    """Return the numbers of a block without the first of each line."""
+    return np.delete(block.values_T, _user_positions(block))
+
+
+def _user_positions(block: IntegerLines) -> npt.NDArray[np.int64]:
+    """Return where the first number of each line that is not blank stands."""
+    counts = block.counts_P[block.counts_P > 0]
+    return np.cumsum(counts) - counts
+
+
+def _refuse_zero(
+    path: str | os.PathLike[str], block: IntegerLines, items: npt.NDArray[np.int64]
+) -> None:
+    """Name the line of the first item 0: the file does not count from 1."""
+    if items.size and not items.min():
+        is_item = np.ones(block.values_T.size, bool)
+        is_item[_user_positions(block)] = False
+        position = int(np.flatnonzero(is_item & (block.values_T == 0))[0])
+        line_error(
+            path,
+            block.line_of(position),
+            "item 0 in a file read with one_indexed",
+            "read it without one_indexed",
+        )

@@ -1,0 +1,186 @@
+"""Filling: in which order rows, sums and whole tables take the bytes of HBM.
+
+Flow: TableReads -> units, best first -> *who is in HBM* -> placement.  Derived: the measure of
+value is host reads avoided per HBM byte, which for rows of one table is just how often they are
+read; sums are valued in blocks because they are taken in order.
+Shapes: N items, R sums, U units, U1 = U + 1, K blocks of sums of one table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_sharding.table_reads import DoesNotFit, Ints, TableReads
+
+Floats = npt.NDArray[np.float64]
+SUM_BLOCKS = 1024  # sums are valued in at most so many blocks a table
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """What may fill HBM, best first: single items, and blocks of sums in order of a table."""
+
+    reads_per_row_U: Floats
+    table_U: Ints
+    item_U: Ints  # -1: the next ``rows_U`` sums of the table
+    rows_U: Ints
+    bytes_U1: Ints  # bytes of all units before
+
+
+def reserve_metadata(
+    tables: Sequence[TableReads], in_hbm: set[int], left: int
+) -> tuple[set[int], set[int], int]:
+    """Give HBM bytes to metadata before any row, most-read tables first.
+
+    Args:
+        tables: All tables.
+        in_hbm: Tables whose originals are in HBM already: they need no map of hot rows.
+        left: HBM bytes that are free.
+
+    Returns:
+        (tables with their code in HBM, tables with room for a map of hot rows, bytes left).
+    """
+    code, mapped = set(), set()
+    for t in sorted(range(len(tables)), key=lambda t: -tables[t].total_reads):
+        table = tables[t]
+        if 0 < table.metadata_bytes <= left:
+            code.add(t)
+            left -= table.metadata_bytes
+        if not table.stock and t not in in_hbm and table.hot_map_bytes <= left:
+            mapped.add(t)
+            left -= table.hot_map_bytes
+    return code, mapped, left
+
+
+def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
+    """List every read item of a table that may have hot rows, and every read block of sums."""
+    density, table_of, item_of, rows = [], [], [], []
+    for t, table in enumerate(tables):
+        items = np.flatnonzero(table.plain_reads_N if t in mapped else [])
+        block_rows, block_density = sum_blocks(table.sum_reads_R)
+        density += [block_density, table.plain_reads_N[items].astype(np.float64)]
+        item_of += [np.full(block_rows.size, -1, np.int64), items.astype(np.int64)]
+        rows += [block_rows, np.ones(items.size, np.int64)]
+        table_of.append(np.full(block_rows.size + items.size, t, np.int64))
+    density_U, rows_U = np.concatenate(density), np.concatenate(rows)
+    table_U, item_U = np.concatenate(table_of), np.concatenate(item_of)
+    order = np.argsort(-density_U, kind="stable")  # stable: blocks of a table stay in order
+    row_bytes = np.array([table.row_bytes for table in tables], np.int64)
+    bytes_U1 = np.zeros(order.size + 1, np.int64)
+    np.cumsum((rows_U * row_bytes[table_U])[order], out=bytes_U1[1:])
+    return Units(density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1)
+
+
+def sum_blocks(sum_reads_R: Ints) -> tuple[Ints, Floats]:
+    """Cut the sums into blocks of falling reads per row (upper hull of the running total).
+
+    A prefix has to be taken in order, so sums that are read little stand in the way of those
+    behind them; a block is what is worth taking together.
+
+    Returns:
+        (rows ``[K]``, reads per row ``[K]``); blocks that are never read are left out.
+    """
+    step = max(1, -(-sum_reads_R.size // SUM_BLOCKS))
+    starts = np.arange(0, sum_reads_R.size, step)
+    blocks: list[tuple[int, int]] = []
+    for start, reads in zip(
+        starts.tolist(),
+        np.add.reduceat(sum_reads_R, starts).tolist() if starts.size else [],
+        strict=True,
+    ):
+        rows = min(step, sum_reads_R.size - start)
+        while blocks and blocks[-1][1] * rows <= reads * blocks[-1][0]:
+            rows, reads = rows + blocks[-1][0], reads + blocks[-1][1]
+            blocks.pop()
+        blocks.append((rows, reads))
+    kept = [block for block in blocks if block[1] > 0]
+    rows_K = np.array([rows for rows, _ in kept], np.int64)
+    return rows_K, np.array([reads for _, reads in kept], np.float64) / np.maximum(rows_K, 1)
+
+
+def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:
+    """Return tables whose originals must live in HBM because host memory cannot hold all."""
+    total = sum(table.original_bytes for table in tables)
+    by_value = sorted(
+        range(len(tables)), key=lambda t: -tables[t].total_reads / tables[t].original_bytes
+    )
+    by_size = sorted(range(len(tables)), key=lambda t: -tables[t].original_bytes)
+    for order in (by_value, by_size):
+        forced, hbm_left, in_host = set(), hbm_bytes, total
+        for t in order:
+            if in_host > host_bytes and tables[t].original_bytes <= hbm_left:
+                forced.add(t)
+                hbm_left -= tables[t].original_bytes
+                in_host -= tables[t].original_bytes
+        if in_host <= host_bytes:
+            return forced
+    worst = tables[next(t for t in by_size if t not in forced)]
+    host_left = max(0, host_bytes - (in_host - worst.original_bytes))
+    raise DoesNotFit(worst.name, "originals", worst.original_bytes, max(hbm_left, host_left))
+
+
+def stock_in_hbm(
+    tables: Sequence[TableReads], units: Units, in_hbm: set[int], left: int
+) -> set[int]:
+    """Return stock tables worth taking whole, after all units that are read more per row."""
+    taken: set[int] = set()
+    waiting = [t for t, table in enumerate(tables) if table.stock and t not in in_hbm]
+    for t in sorted(waiting, key=lambda t: -tables[t].total_reads / tables[t].plain_reads_N.size):
+        mean_reads = tables[t].total_reads / tables[t].plain_reads_N.size
+        better = int(np.searchsorted(-units.reads_per_row_U, -mean_reads, side="left"))
+        if units.bytes_U1[better] + tables[t].original_bytes <= left:
+            taken.add(t)
+            left -= tables[t].original_bytes
+    return taken
+
+
+def fill(
+    tables: Sequence[TableReads], units: Units, left: int
+) -> tuple[list[Ints], list[int], int]:
+    """Take units in order until HBM is full; the last block of sums may be taken in part.
+
+    Returns:
+        (hot items of each table, sums in HBM of each table, bytes left).
+    """
+    taken = int(np.searchsorted(units.bytes_U1, left, side="right")) - 1
+    table_U, item_U, rows_U = units.table_U[:taken], units.item_U[:taken], units.rows_U[:taken]
+    is_sum = item_U < 0
+    num_sums = np.bincount(table_U[is_sum], rows_U[is_sum], len(tables)).astype(np.int64)
+    left -= int(units.bytes_U1[taken])
+    if taken < units.item_U.size and units.item_U[taken] < 0:
+        t = int(units.table_U[taken])
+        part = left // tables[t].row_bytes
+        num_sums[t] += part
+        left -= part * tables[t].row_bytes
+    items = item_U[~is_sum]
+    order = np.lexsort((items, table_U[~is_sum]))
+    ends = np.cumsum(np.bincount(table_U[~is_sum], minlength=len(tables)))
+    return np.split(items[order], ends[:-1]), num_sums.tolist(), left
+
+
+def promote(
+    tables: Sequence[TableReads],
+    in_hbm: set[int],
+    mapped: set[int],
+    hot: list[Ints],
+    num_sums: list[int],
+    left: int,
+) -> None:
+    """Give what is left to tables of which then everything is in HBM, least missing bytes first."""
+
+    def missing(t: int) -> int:
+        """Bytes that table ``t`` still needs in HBM; a whole table gives its map back."""
+        rows = 0 if t in in_hbm else tables[t].plain_reads_N.size - hot[t].size
+        rows += tables[t].sum_reads_R.size - num_sums[t]
+        return rows * tables[t].row_bytes - (tables[t].hot_map_bytes if t in mapped else 0)
+
+    for t in sorted((t for t, table in enumerate(tables) if not table.stock), key=missing):
+        need = missing(t)
+        if need > left:
+            break
+        left -= need
+        num_sums[t] = tables[t].sum_reads_R.size
+        in_hbm.add(t)
+        hot[t] = np.zeros(0, np.int64)

@@ -1,0 +1,215 @@
+"""Memory tiers: how many bytes each memory of a machine holds and how fast it is read.
+
+Flow: machine name or own numbers -> *MemoryModel* -> placement and predicted times.
+Source: GRACE, ASPLOS'23 (rows live in HBM and in host memory, both are read at the same time, a
+request is done when the slower of the two is done).  Rates of named machines are those of public
+data sheets; ``machines.json`` says for each whether it is a peak or a usable rate.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, get_args
+
+TierName = Literal["hbm", "host"]
+Uvm = Literal["managed", "host_mapped", "cached"]
+
+
+class MemoryModelError(ValueError):
+    """A machine or tier is unknown, or its numbers make no sense."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One memory.
+
+    Attributes:
+        name: ``hbm`` or ``host``.
+        num_bytes: Bytes that embedding rows may take in it (0: nothing fits).
+        bytes_per_s: Rate at which the device that pools reads rows from it.
+
+    Raises:
+        MemoryModelError: the name is unknown, bytes are negative, or the rate is not positive.
+    """
+
+    name: TierName
+    num_bytes: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        """Check name, bytes and rate once."""
+        if self.name not in get_args(TierName):
+            raise MemoryModelError(f"tier {self.name!r}: unknown, use hbm or host")
+        if not _is_int(self.num_bytes) or self.num_bytes < 0:
+            raise MemoryModelError(
+                f"tier {self.name}: num_bytes must be an integer >= 0, got {self.num_bytes!r}"
+            )
+        if not _is_rate(self.bytes_per_s):
+            raise MemoryModelError(
+                f"tier {self.name}: bytes_per_s must be a finite number > 0, got {self.bytes_per_s!r}"
+            )
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """The memories of one machine; the host tier is always there, HBM may be missing.
+
+    Attributes:
+        machine: Name for people.
+        tiers: One host tier, and at most one HBM tier.
+        uvm: How the device reads host memory: ``managed`` pages, ``host_mapped`` (zero copy) or
+            ``cached`` (a software cache in HBM).
+        sector_bytes: Smallest read that a memory serves.
+
+    Raises:
+        MemoryModelError: tiers are missing or doubled, or a value is out of range.
+
+    >>> round(MemoryModel.named("a40").beta, 3)
+    0.036
+    """
+
+    machine: str
+    tiers: tuple[Tier, ...]
+    uvm: Uvm = "managed"
+    sector_bytes: int = 32
+
+    def __post_init__(self) -> None:
+        """Check that the tiers make one machine."""
+        names = [tier.name for tier in self.tiers]
+        if not isinstance(self.tiers, tuple) or sorted(names) not in (["host"], ["hbm", "host"]):
+            raise MemoryModelError(
+                f"machine {self.machine}: tiers must be (host) or (hbm, host), got {names}"
+            )
+        if self.uvm not in get_args(Uvm):
+            raise MemoryModelError(
+                f"machine {self.machine}: uvm {self.uvm!r} unknown, use one of {get_args(Uvm)}"
+            )
+        if not _is_int(self.sector_bytes) or self.sector_bytes < 1:
+            raise MemoryModelError(
+                f"machine {self.machine}: sector_bytes must be an integer >= 1, got {self.sector_bytes!r}"
+            )
+
+    @classmethod
+    def named(
+        cls,
+        machine: str,
+        hbm_bytes: int | None = None,
+        host_bytes: int | None = None,
+        uvm: Uvm = "managed",
+    ) -> "MemoryModel":
+        """Return a known machine; bytes given here replace those of its data sheet.
+
+        Args:
+            machine: One of :func:`machine_names`.
+            hbm_bytes: Bytes of HBM that embedding rows may take (0 is allowed).
+            host_bytes: Bytes of host memory that embedding rows may take.
+            uvm: How the device reads host memory.
+
+        Raises:
+            MemoryModelError: the machine is unknown, or ``hbm_bytes`` is given for one without HBM.
+        """
+        if machine not in machine_names():
+            raise MemoryModelError(
+                f"machine {machine!r}: unknown, use one of {', '.join(machine_names())}"
+            )
+        sheet = _sheets()[machine]
+        if hbm_bytes is not None and "hbm" not in sheet:
+            raise MemoryModelError(f"machine {machine}: has no HBM, leave hbm_bytes out")
+        wanted = {"hbm": hbm_bytes, "host": host_bytes}
+        names: tuple[TierName, ...] = ("hbm", "host") if "hbm" in sheet else ("host",)
+        tiers = []
+        for name in names:
+            own = wanted[name]
+            tiers.append(
+                Tier(
+                    name,
+                    sheet[name]["num_bytes"] if own is None else own,
+                    sheet[name]["bytes_per_s"],
+                )
+            )
+        return cls(machine, tuple(tiers), uvm)
+
+    @property
+    def hbm(self) -> Tier | None:
+        """The fast tier, if the machine has one."""
+        return next((tier for tier in self.tiers if tier.name == "hbm"), None)
+
+    @property
+    def host(self) -> Tier:
+        """The host tier."""
+        return next(tier for tier in self.tiers if tier.name == "host")
+
+    @property
+    def beta(self) -> float:
+        """Bandwidth of host over HBM (1 where there is one memory)."""
+        return self.host.bytes_per_s / self.hbm.bytes_per_s if self.hbm else 1.0
+
+    def read_bytes(self, row_bytes: int) -> int:
+        """Bytes that one read of ``row_bytes`` moves: whole sectors."""
+        return -(-row_bytes // self.sector_bytes) * self.sector_bytes
+
+    def tier_s(self, bytes_by_tier: Mapping[str, float]) -> dict[str, float]:
+        """Return the seconds that each named tier is busy with its bytes.
+
+        Raises:
+            MemoryModelError: a tier is named that this machine lacks, or bytes are negative.
+        """
+        known = {tier.name: tier for tier in self.tiers}
+        for name, num_bytes in bytes_by_tier.items():
+            if name not in known:
+                raise MemoryModelError(
+                    f"machine {self.machine}: has no tier {name!r}, only {', '.join(known)}"
+                )
+            if not 0 <= num_bytes < math.inf:
+                raise MemoryModelError(
+                    f"machine {self.machine}: tier {name} cannot read {num_bytes!r} bytes"
+                )
+        return {
+            tier.name: bytes_by_tier[tier.name] / tier.bytes_per_s
+            for tier in self.tiers
+            if tier.name in bytes_by_tier
+        }
+
+    def time_s(self, bytes_by_tier: Mapping[str, float]) -> float:
+        """Return the seconds of a request: the slowest tier, never the sum (both run at once)."""
+        return max(self.tier_s(bytes_by_tier).values(), default=0.0)
+
+
+def machine_names() -> tuple[str, ...]:
+    """Names that :meth:`MemoryModel.named` knows."""
+    return tuple(_sheets())
+
+
+def machine_source(machine: str, tier: TierName) -> str:
+    """Where the numbers of a named machine come from, and whether the rate is a peak or usable.
+
+    Raises:
+        MemoryModelError: the machine is unknown or lacks that tier.
+    """
+    sheet = _sheets().get(machine, {}).get(tier)
+    if sheet is None:
+        raise MemoryModelError(
+            f"machine {machine!r} with tier {tier!r}: unknown, machines are {', '.join(machine_names())}"
+        )
+    return f"{sheet['source']} ({sheet['rate']} rate used)"
+
+
+@cache
+def _sheets() -> dict[str, dict[str, dict[str, Any]]]:
+    """Read ``machines.json`` once."""
+    text = resources.files("grace_sharding").joinpath("machines.json").read_text(encoding="utf-8")
+    sheets: dict[str, dict[str, dict[str, Any]]] = json.loads(text)
+    return sheets
+
+
+def _is_int(value: object) -> bool:
+    """Tell an integer from a bool, a float or a string."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_rate(value: object) -> bool:
+    """Tell a finite positive number from anything else."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,92 @@
+"""Table reads: what one table holds and how often each of its rows is read.
+
+Flow: rewritten bags of a profile -> *TableReads* -> placement.
+Shapes: N items, R sums.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+HOT_MAP_BYTES = 4  # the map item -> hot row is int32
+
+
+class DoesNotFit(ValueError):
+    """Something fits in no memory.
+
+    Attributes:
+        table: Name of the table.
+        what: ``originals`` or ``sums``.
+        need_bytes: What it needs.
+        have_bytes: What is left for it in the largest memory.
+    """
+
+    def __init__(
+        self, table: str, what: Literal["originals", "sums"], need_bytes: int, have_bytes: int
+    ):
+        """Write the one line that says what, where and what to do."""
+        self.table, self.what = table, what
+        self.need_bytes, self.have_bytes = need_bytes, have_bytes
+        super().__init__(
+            f"table {table}: its {what} need {need_bytes:,} bytes, {have_bytes:,} are left; "
+            "give more host or HBM bytes, or store fewer sums"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TableReads:
+    """One table to place.
+
+    Attributes:
+        name: For messages.
+        plain_reads_N: How often each original row is read (sums already applied).
+        sum_reads_R: How often each sum is read, in order of the stored rows.
+        row_bytes: Bytes of one row of any kind.
+        metadata_bytes: Bytes that turn ids into stored rows.
+        stock: A stock table: it is never split and has no hot rows.
+
+    Raises:
+        ValueError: reads are negative or not vectors, or bytes are out of range.
+    """
+
+    name: str
+    plain_reads_N: Ints
+    sum_reads_R: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    row_bytes: int = 256
+    metadata_bytes: int = 0
+    stock: bool = False
+
+    def __post_init__(self) -> None:
+        """Check shapes and signs once."""
+        for what, reads in (("plain", self.plain_reads_N), ("sum", self.sum_reads_R)):
+            if reads.ndim != 1 or reads.dtype.kind not in "iu" or (reads.size and reads.min() < 0):
+                raise ValueError(
+                    f"table {self.name}: {what} reads must be a vector of integers >= 0"
+                )
+        if self.row_bytes < 1 or self.metadata_bytes < 0 or not self.plain_reads_N.size:
+            raise ValueError(
+                f"table {self.name}: needs one row or more of one byte or more, and metadata_bytes >= 0"
+            )
+
+    @property
+    def original_bytes(self) -> int:
+        """Bytes of the original table."""
+        return self.plain_reads_N.size * self.row_bytes
+
+    @property
+    def total_reads(self) -> int:
+        """Rows read of this table."""
+        return int(self.plain_reads_N.sum() + self.sum_reads_R.sum())
+
+    @property
+    def hot_map_bytes(self) -> int:
+        """Bytes of the map item -> hot row that the table needs if it has hot rows."""
+        return self.plain_reads_N.size * HOT_MAP_BYTES
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of all sums."""
+        return self.sum_reads_R.size * self.row_bytes

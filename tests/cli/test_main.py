@@ -1,0 +1,117 @@
+"""The command line keeps its promises: exit codes, one-line errors, no torch for ``--help``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grace_torchrec.cli.main import SUB_COMMANDS, SubCommand, cli, main
+
+LOADED = """
+import sys
+from grace_torchrec.cli.main import main
+try:
+    main(["--help"])
+except SystemExit as stop:
+    assert stop.code == 0
+heavy = {"torch", "numpy", "numba", "torchrec", "rich"} & set(sys.modules)
+ours = [name for name in sys.modules if name.startswith("grace_torchrec.cli.")]
+print("loaded:", sorted(heavy), ours)
+"""
+PROBE = """
+import click
+from grace_torchrec.errors import PlanMismatch
+
+@click.command()
+@click.argument("how")
+def probe(how):
+    if how == "grace":
+        raise PlanMismatch("table t_item:\\n  100 rows,\\n  the plan has 90; plan again")
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    if how == "no":
+        click.get_current_context().exit(1)
+    click.echo("done")
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a sub-command that ends in the way its argument says."""
+    (tmp_path / "grace_probe_command.py").write_text(PROBE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(SUB_COMMANDS, "probe", SubCommand("grace_probe_command:probe", "Probe."))
+    return "probe"
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of one call."""
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "out", "err"),
+    [
+        ("well", 0, "done\n", ""),
+        ("no", 1, "", ""),
+        ("grace", 2, "", "error: table t_item: 100 rows, the plan has 90; plan again\n"),
+    ],
+)
+def test_each_ending_has_its_exit_code(capsys, probe, how, code, out, err) -> None:
+    assert run(capsys, probe, how) == (code, out, err)
+
+
+def test_an_interrupt_ends_with_130(capsys, probe) -> None:
+    code, out, err = run(capsys, probe, "interrupt")
+    assert (code, out, err.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[], ["nope"], ["--nope"], ["doctor", "--nope"], ["doctor", "extra"], ["doctor", "--json=1"]],
+)
+def test_a_wrong_call_is_one_line_on_stderr(capsys, args) -> None:
+    code, out, err = run(capsys, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "--help" in err
+    assert len(err) < 120
+
+
+def test_help_lists_every_sub_command_and_loads_none() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+    for name, command in SUB_COMMANDS.items():
+        assert f"  {name} " in result.stdout
+        assert command.help in result.stdout
+    assert result.stdout.endswith("loaded: [] ['grace_torchrec.cli.main']\n")
+
+
+@pytest.mark.parametrize("name", SUB_COMMANDS)
+def test_every_sub_command_loads_under_its_name_and_takes_json(name: str) -> None:
+    context = cli.make_context("grace-torchrec", [name])
+    command = cli.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    assert "--json" in {option for param in command.params for option in param.opts}
+
+
+def test_python_m_is_the_same_command() -> None:
+    version = [sys.executable, "-m", "grace_torchrec", "--version"]
+    result = subprocess.run(version, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("grace-torchrec, version ")
+
+
+def test_doctor_prints_exactly_one_json_object_and_this_environment_is_healthy() -> None:
+    command = [sys.executable, "-m", "grace_torchrec", "doctor", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    document = json.loads(result.stdout)
+    assert document["findings"] == []
+    assert (result.returncode, document["healthy"]) == (0, True)

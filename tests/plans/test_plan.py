@@ -1,0 +1,117 @@
+"""Plan values: options, predictions and table plans refuse what contradicts itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction
+
+GOOD = Prediction(
+    ids=100,
+    rows_read=60,
+    cut=0.4,
+    extra_rows=5,
+    extra_bytes=90,
+    metadata_bytes=40,
+    hbm_s=1e-6,
+    host_s=2e-6,
+    stock_s=5e-6,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"budget": -0.1}, "budget"),
+        ({"budget": float("nan")}, "budget"),
+        ({"budget": True}, "budget"),
+        ({"budget": "1"}, "budget"),
+        ({"min_gain": 1.0}, "min_gain"),
+        ({"min_gain": -1e-9}, "min_gain"),
+        ({"methods": ("merci",)}, "methods"),
+        ({"methods": "grace"}, "methods"),
+        ({"size_limits": (9,)}, "size_limits"),
+        ({"size_limits": (1,)}, "size_limits"),
+        ({"size_limits": (3.0,)}, "size_limits"),
+        ({"size_limits": [3]}, "size_limits"),
+        ({"size_limits": ()}, "size_limits"),
+        ({"lookup": "ahead"}, "lookup"),
+        ({"lookup": None}, "lookup"),
+        ({"bad_ids": "ignore"}, "bad_ids"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(change, named):
+    with pytest.raises(GraceError, match=f"options: {named}"):
+        PlanOptions(**change)
+
+
+@pytest.mark.parametrize("change", [{"row_dtype": "int8"}, {"rewriting": "ahead"}])
+def test_what_is_not_served_yet_is_said_to_be_so(change):
+    with pytest.raises(NotSupported, match="not served yet"):
+        PlanOptions(**change)
+
+
+def test_a_time_is_that_of_the_slower_memory():
+    assert GOOD.time_s == 2e-6
+    assert GOOD.time_ratio == pytest.approx(2.5)
+    assert replace(GOOD, hbm_s=0.0, host_s=0.0, stock_s=0.0).time_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": 59},
+        {"ids": 100.0},
+        {"rows_read": -1},
+        {"rows_read": True},
+        {"cut": 0.5},
+        {"cut": float("nan")},
+        {"cut": None},
+        {"extra_bytes": 39},
+        {"hbm_s": -1.0},
+        {"host_s": float("inf")},
+        {"stock_s": "1"},
+    ],
+)
+def test_a_prediction_that_contradicts_itself_is_refused(change):
+    with pytest.raises(GraceError, match="prediction"):
+        replace(GOOD, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verdict": "maybe"},
+        {"verdict": "leave stock"},
+        {"sums": None},
+        {"method": "none"},
+        {"method": "merci"},
+        {"lookup": "auto"},
+        {"predicted": GOOD},
+    ],
+)
+def test_a_table_plan_whose_parts_do_not_belong_together_is_refused(small_plan, change):
+    table = small_plan.tables["sparse.ebc.t_item"]
+    assert table.verdict == "use"
+    with pytest.raises(GraceError, match=r"table sparse\.ebc\.t_item"):
+        replace(table, **change)
+
+
+def test_a_table_plan_is_for_one_table(small_plan, spec_of):
+    item, user = small_plan.tables["sparse.ebc.t_item"], small_plan.tables["sparse.ebc.t_user"]
+    for change in (
+        {"spec": spec_of(num_rows=401)},
+        {"spec": spec_of(dim=32)},
+        {"placement": user.placement},
+    ):
+        with pytest.raises(GraceError, match="t_item"):
+            replace(item, **change)
+
+
+def test_a_plan_holds_tables_under_their_keys_and_no_more_than_its_memory(small_plan, two_memories):
+    table = small_plan.tables["sparse.ebc.t_item"]
+    with pytest.raises(GraceError, match="key 'other' holds"):
+        Plan({"other": table}, small_plan.memory)
+    with pytest.raises(GraceError, match="bytes in hbm, test machine has 10"):
+        Plan({table.spec.key: table}, two_memories(10))

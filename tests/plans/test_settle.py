@@ -1,0 +1,134 @@
+"""Settling: sums are used where they are faster on that machine, else the reason is said."""
+
+import numpy as np
+import pytest
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.errors import NoPlan
+from grace_torchrec.plans.candidates import find_sums
+from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.settle import settle
+from grace_torchrec.traces.trace import Trace
+
+QUICK = PlanOptions(size_limits=(3, 4))
+PLENTY = 10**9
+TABLE = 400 * 256
+
+
+@pytest.fixture(scope="module")
+def good(grouped):
+    return find_sums(grouped(), QUICK)
+
+
+@pytest.fixture(scope="module")
+def single():
+    return find_sums(Trace.from_bags([[(b * b) % 40] for b in range(200)], 400), QUICK)
+
+
+def test_sums_that_cut_reads_are_used_where_everything_fits(spec_of, good, two_memories):
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
+    assert (table.verdict, table.method, table.lookup) == ("use", "grace", "fused")
+    assert table.placement.originals == "hbm"
+    assert table.placement.num_hbm_sums == table.sums.num_sums == good.sums.num_sums
+    assert table.predicted.cut == good.reads.cut
+    assert "fewer" in table.reason or "cut" in table.reason
+
+
+def test_times_count_rows_read_and_one_sector_an_id_for_the_code(spec_of, good, two_memories):
+    memory = two_memories(PLENTY, sector_bytes=32)
+    (table,) = settle([spec_of()], [good], memory, QUICK)
+    told = table.predicted
+    assert told.hbm_s == pytest.approx((told.rows_read * 256 + told.ids * 32) / 20e9)
+    assert told.host_s == 0
+    assert told.stock_s == pytest.approx(told.ids * 256 / 20e9)
+    assert told.extra_bytes == table.sums.num_sums * 256 + table.sums.metadata_bytes
+
+
+def test_a_cut_that_the_code_eats_up_leaves_the_table_stock(spec_of, good, two_memories):
+    # rows of 16 bytes are read as one sector each, and so is the code of every id
+    (table,) = settle([spec_of(dim=4)], [good], two_memories(PLENTY), QUICK)
+    assert (table.verdict, table.sums, table.method, table.lookup) == (
+        "leave stock",
+        None,
+        "none",
+        "stock",
+    )
+    assert "modelled no faster on test machine" in table.reason
+    assert (table.predicted.cut, table.predicted.extra_bytes, table.predicted.time_ratio) == (
+        0,
+        0,
+        1,
+    )
+
+
+def test_bags_of_one_id_leave_a_table_that_fits_stock(spec_of, single, two_memories):
+    (table,) = settle([spec_of()], [single], two_memories(PLENTY), QUICK)
+    assert (table.verdict, table.reason) == ("leave stock", "bags of 1.0 ids cannot share a sum")
+
+
+def test_hot_rows_alone_are_used_where_the_table_does_not_fit(spec_of, single, two_memories):
+    (table,) = settle([spec_of()], [single], two_memories(TABLE // 2), QUICK)
+    assert (table.verdict, table.method, table.sums.num_sums) == ("use", "none", 0)
+    assert set(table.placement.hot_items) == {b * b % 40 for b in range(200)}
+    assert table.reason.startswith("bags of 1.0 ids cannot share a sum; its")
+    assert table.predicted.time_ratio > 2
+    assert table.predicted.metadata_bytes == 400 * 4
+
+
+def test_a_software_cache_is_a_rival_that_hot_rows_do_not_beat(spec_of, single, two_memories):
+    cached = two_memories(TABLE // 2, uvm="cached")
+    (table,) = settle([spec_of()], [single], cached, QUICK)
+    assert (table.verdict, table.placement.originals) == ("leave stock", "host")
+    assert table.placement.hot_items.size == 0
+    assert table.predicted.time_ratio == 1
+
+
+@pytest.mark.parametrize("hbm_bytes", [0, 5000, TABLE // 2, TABLE - 1, TABLE, 2 * TABLE, 3 * TABLE])
+def test_no_plan_is_modelled_slower_than_stock(spec_of, good, single, two_memories, hbm_bytes):
+    specs = [spec_of("t_a"), spec_of("t_b", dim=16), spec_of("t_c")]
+    tables = settle(specs, [good, good, single], two_memories(hbm_bytes), QUICK)
+    stock = settle(specs, [single, single, single], two_memories(0), QUICK)
+    assert all(table.verdict == "leave stock" for table in stock)
+    hbm_s = sum(table.predicted.hbm_s for table in tables)
+    host_s = sum(table.predicted.host_s for table in tables)
+    assert max(hbm_s, host_s) <= sum(table.predicted.stock_s for table in tables) + 1e-12
+    assert sum(table.placement.hbm.bytes for table in tables) <= hbm_bytes
+
+
+def test_fewer_sums_are_stored_where_they_drive_rows_out_of_hbm(spec_of, good, two_memories):
+    (table,) = settle([spec_of()], [good], two_memories(TABLE + TABLE // 8), QUICK)
+    (roomy,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
+    assert 0 < table.sums.num_sums < roomy.sums.num_sums
+    assert table.predicted.time_ratio > 1
+
+
+def test_one_memory_needs_no_hbm(spec_of, good):
+    (table,) = settle([spec_of()], [good], MemoryModel.named("cpu"), QUICK)
+    assert (table.verdict, table.placement.originals, table.predicted.hbm_s) == ("use", "host", 0.0)
+    assert table.predicted.time_ratio > 1
+
+
+def test_originals_that_fit_nowhere_are_no_plan(spec_of, good, two_memories):
+    with pytest.raises(
+        NoPlan, match=r"table sparse\.ebc\.t_item: its originals need 102,400 bytes, 20 are"
+    ):
+        settle([spec_of()], [good], two_memories(20, host_bytes=10), QUICK)
+
+
+def test_sums_that_fit_nowhere_are_given_up_and_the_table_stays(spec_of, good, two_memories):
+    (table,) = settle([spec_of()], [good], two_memories(0, host_bytes=TABLE + 300), QUICK)
+    assert table.verdict == "leave stock"
+    assert "its stored sums need" in table.reason
+
+
+def test_lookup_can_be_asked_for(spec_of, good, two_memories):
+    asked = PlanOptions(size_limits=(3, 4), lookup="stock")
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), asked)
+    assert (table.lookup, table.lookup_reason) == ("stock", "lookup 'stock' was asked for")
+
+
+def test_placed_reads_are_those_of_the_whole_profile(spec_of, good, two_memories):
+    (table,) = settle([spec_of()], [good], two_memories(TABLE), QUICK)
+    reads = table.placement.hbm.reads + table.placement.host.reads
+    assert reads < good.bags.all.num_ids
+    assert np.array_equal(np.unique(table.placement.hot_items), table.placement.hot_items)
