@@ -16,6 +16,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.inputs import load_trace
 from bench.rivals import fae, pair_oracle, space
 from bench.run import emit
 from bench.stored import Stored, dump, make_dump_folder
@@ -23,7 +24,6 @@ from grace_torchrec.grouping import paper_greedy
 from grace_torchrec.sums.count_reads import reads_of
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import Split, split_bags, split_time
-from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 
 
@@ -203,19 +203,8 @@ def _load(
                 f"--split {how}: --fit and --serve are a split already; leave it out"
             )
         return given_split(read_npz(fit), read_npz(serve))
-    whole = read_npz(trace) if trace is not None else _generated(sizes or "", seed)
+    whole = load_trace(trace, sizes, seed)
     return split_time(whole) if how == "time" else split_bags(whole, seed)
-
-
-def _generated(sizes: str, seed: int) -> Trace:
-    """Return the trace of ``--generate ITEMS,USERS``."""
-    try:
-        num_items, num_users = (int(size) for size in sizes.split(","))
-    except ValueError as error:
-        raise click.UsageError(
-            f"--generate {sizes}: two whole numbers expected, as 20000,50000"
-        ) from error
-    return generate(num_items, num_users, seed)
 
 
 @click.command(name="traffic", help=__doc__)

@@ -1,7 +1,8 @@
-"""Batches for the models: bags of a trace as KeyedJaggedTensors, with labels to train on.
+"""Batches for the demo and the benches: bags of a trace as KeyedJaggedTensors, with labels.
 
-Flow: Trace -> *history_batches* -> models; label 1: the candidate is an item of the bag that was
-held out, 0: an item drawn by popularity.  Shapes: B bags of a batch, L ids.
+Flow: Trace -> *history_batches* -> models.  Label 1: the candidate is an item of the user that
+was taken out of the bag; label 0: an item drawn by popularity.
+Shapes: B bags of a batch, L ids.
 """
 
 from collections.abc import Iterator
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What the model takes (``inputs``), and the label of each bag, float32 ``[B]``."""
+    """One batch.
+
+    Attributes:
+        dense: float32 ``[B, 13]``.
+        bags: Features ``history`` and ``candidate``.
+        labels: float32 ``[B]``.
+    """
 
     dense: Tensor
     bags: "KeyedJaggedTensor"
     labels: Tensor
 
     @property
-    def inputs(self) -> tuple[Tensor, "KeyedJaggedTensor"]:
+    def inputs(self) -> "tuple[Tensor, KeyedJaggedTensor]":
         """Arguments of the model."""
         return self.dense, self.bags
 
@@ -41,34 +48,36 @@ def history_batches(
     Args:
         trace: Whole bags.
         batch_size: Bags of a batch; the last one may be smaller.
-        hold_out: Take the positive candidate out of its bag (for training); else bags stay whole.
+        hold_out: Take a positive candidate out of its bag (for training); else bags stay whole.
         seed: Of candidates and dense features.
     """
-    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
-
     rng = np.random.default_rng(seed)
     for first in range(0, trace.num_bags, batch_size):
-        part = trace.take(np.arange(first, min(first + batch_size, trace.num_bags)))
-        lengths = np.diff(part.offsets_B1)
-        positive = (rng.random(part.num_bags) < 0.5) & (lengths > 0)
-        # A negative candidate is any id of the trace: popular items are drawn more often.
-        candidates = (
-            trace.ids_L[rng.integers(0, max(trace.num_ids, 1), part.num_bags)]
-            if trace.num_ids
-            else np.zeros(part.num_bags, np.int64)
-        )
-        last = part.offsets_B1[1:] - 1
-        candidates[positive] = part.ids_L[last[positive]]
-        keep = np.ones(part.num_ids, np.bool_)
-        if hold_out:
-            keep[last[positive]] = False
-            lengths = lengths - positive
-        dense = torch.from_numpy(rng.standard_normal((part.num_bags, DENSE_FEATURES), np.float32))
-        bags = KeyedJaggedTensor(
-            keys=["history", "candidate"],
-            values=torch.from_numpy(
-                np.concatenate([part.ids_L[keep], candidates]).astype(np.int64)
-            ),
-            lengths=torch.from_numpy(np.concatenate([lengths, np.ones(part.num_bags, np.int64)])),
-        )
-        yield Batch(dense, bags, torch.from_numpy(positive.astype(np.float32)))
+        last = min(first + batch_size, trace.num_bags)
+        yield _batch(trace, trace.take(np.arange(first, last)), hold_out, rng)
+
+
+def _batch(trace: Trace, part: Trace, hold_out: bool, rng: np.random.Generator) -> Batch:
+    """Draw candidates and dense features for the bags ``part`` of ``trace``."""
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    lengths = np.diff(part.offsets_B1)
+    positive = (rng.random(part.num_bags) < 0.5) & (lengths > 0)
+    # An id drawn from the whole trace is an item drawn by popularity.
+    candidates = np.zeros(part.num_bags, np.int64)
+    if trace.num_ids:
+        candidates[:] = trace.ids_L[rng.integers(0, trace.num_ids, part.num_bags)]
+    last_of_bag = part.offsets_B1[1:][positive] - 1
+    candidates[positive] = part.ids_L[last_of_bag]
+    keep = np.ones(part.num_ids, np.bool_)
+    if hold_out:
+        keep[last_of_bag] = False
+        lengths = lengths - positive
+    ids = np.concatenate([part.ids_L[keep].astype(np.int64), candidates])
+    dense = rng.standard_normal((part.num_bags, DENSE_FEATURES), np.float32)
+    bags = KeyedJaggedTensor(
+        keys=["history", "candidate"],
+        values=torch.from_numpy(ids),
+        lengths=torch.from_numpy(np.concatenate([lengths, np.ones_like(lengths)])),
+    )
+    return Batch(torch.from_numpy(dense), bags, torch.from_numpy(positive.astype(np.float32)))

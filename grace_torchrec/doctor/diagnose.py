@@ -88,13 +88,14 @@ def _shadowed(facts: InstallFacts) -> Findings:
 def _installed_twice(facts: InstallFacts) -> Findings:
     """Two versions of one distribution: an upgrade that stopped half-way, or a second site folder."""
     names = [found.name for found in facts.distributions if found.has_code]
+    ranges = {row.package: row.known_good for row in _package_rows(facts)}
     for name in sorted({name for name in names if names.count(name) > 1}):
-        versions = " and ".join(
-            found.version for found in facts.distributions if found.name == name
-        )
+        versions = [found.version for found in facts.distributions if found.name == name]
+        text = f"{name} is installed twice ({' and '.join(versions)}); their files are mixed"
         removal = (f"pip uninstall -y {name}",) * names.count(name)  # one removal takes one of them
-        text = f"{name} is installed twice ({versions}); which one is imported depends on the path"
-        yield Finding("installed_twice", "problem", text, (*removal, *all_lines(facts)))
+        binary = name in {"torch", "torchrec", *FBGEMM_WHEELS}
+        lines = all_lines(facts) if binary else (f'pip install "{name}{ranges[name]}"',)
+        yield Finding("installed_twice", "problem", text, (*removal, *lines))
 
 
 def _torch(facts: InstallFacts) -> Findings:

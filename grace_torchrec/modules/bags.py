@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_kernels.cpu import first_fall
+from grace_kernels.cpu import first_misfit
 from grace_torchrec.errors import GraceError, NotSupported
 
 logger = logging.getLogger(__name__)
@@ -56,13 +56,17 @@ def bags_of(
     if int(offsets[-1]) != ids.numel():
         raise GraceError(f"batch lengths add up to {int(offsets[-1])}, there are {ids.numel()} ids")
     weights = _weights(features, is_weighted, strict)
-    return ids.contiguous(), offsets, weights, stride, [keys.index(name) for name in names]
+    place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
+    return ids.contiguous(), offsets, weights, stride, [place[name] for name in names]
 
 
 def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int, Tensor]:
     """Return bags of each feature and checked int64 offsets."""
     lengths = features.lengths_or_none()
     given = features.offsets_or_none()
+    if lengths is None and given is None:
+        raise GraceError("batch has neither lengths nor offsets; pass one of them")
+    lengths = None if lengths is None else lengths.flatten()
     num_bags = lengths.numel() if lengths is not None else max(given.numel() - 1, 0)
     if num_keys == 0 or num_bags % num_keys:
         raise GraceError(
@@ -81,15 +85,25 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
         if lengths is not None and num_bags:
             torch.cumsum(lengths, 0, out=offsets[1:])
     offsets = offsets.contiguous()
-    fall = first_fall(offsets.numpy())
-    if fall >= 0 or int(offsets[0]) != 0:
+    _check_offsets(offsets, lengths)
+    return stride, offsets
+
+
+def _check_offsets(offsets: Tensor, lengths: Tensor | None) -> None:
+    """Refuse int64 offsets that no sequence of bags has, or that contradict the lengths."""
+    bag = first_misfit(offsets.numpy(), (offsets[:0] if lengths is None else lengths).numpy())
+    if bag >= 0 and offsets[bag] <= offsets[bag + 1]:
+        raise GraceError(
+            f"batch has offsets {int(offsets[bag])} to {int(offsets[bag + 1])} at bag {bag}, "
+            f"its length is {int(lengths[bag])}; pass lengths or offsets, not two that differ"  # type: ignore[index]
+        )
+    if bag >= 0 or int(offsets[0]) != 0:
         where = (
-            f"fall at bag {fall} from {int(offsets[fall])} to {int(offsets[fall + 1])}"
-            if fall >= 0
+            f"fall at bag {bag} from {int(offsets[bag])} to {int(offsets[bag + 1])}"
+            if bag >= 0
             else "do not start at 0"
         )
         raise GraceError(f"batch offsets {where}; they must start at 0 and never decrease")
-    return stride, offsets
 
 
 def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Tensor | None:
@@ -109,6 +123,9 @@ def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Te
         return None
     if weights is None:
         raise GraceError("batch has no weights, the collection is weighted; pass weights")
-    if weights.numel() != features.values().numel():
-        raise GraceError(f"batch has {weights.numel()} weights for {features.values().numel()} ids")
+    if weights.shape != features.values().shape:
+        raise GraceError(
+            f"batch has weights of shape {tuple(weights.shape)} for ids of shape "
+            f"{tuple(features.values().shape)}; one for each id expected"
+        )
     return weights.to(torch.float32).contiguous()

@@ -43,26 +43,41 @@ def _to_stock_keys(
 
 
 def _to_inner_keys(
-    module: "GraceEmbeddingBagCollection", state: State, prefix: str, *rest: Any
+    module: "GraceEmbeddingBagCollection",
+    state: State,
+    prefix: str,
+    local_metadata: Any,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
 ) -> None:
-    """Give loaded tables their inner names; stored rows take their present values."""
+    """Give loaded tables their inner names; everything else takes its present value.
+
+    So torch finds every inner key, and what is missing or has the wrong shape is told here, by
+    the name that the caller knows.
+    """
+    present = {
+        f"{prefix}{tier}.{name}": value
+        for tier, inner in module.inner_collections().items()
+        for name, value in inner.state_dict(keep_vars=True).items()
+    }
     for stock, inner in _keys(module, prefix):
-        if stock in state:
-            state[inner] = state.pop(stock)
+        given = state.pop(stock, None)
+        if given is None:
+            missing_keys.append(stock)
+        elif given.shape != present[inner].shape:
+            error_msgs.append(
+                f"size mismatch for {stock}: the checkpoint has shape {tuple(given.shape)}, "
+                f"the model {tuple(present[inner].shape)}."
+            )
+        else:
+            present[inner] = given
     for tier in ("hbm", "host"):
-        inner_module = getattr(module, tier, None)
-        if inner_module is None:
-            continue
-        originals = {inner for _, inner in _keys(module, prefix)}
-        for name, value in inner_module.state_dict(keep_vars=True).items():
-            if f"{prefix}{tier}.{name}" not in originals:
-                state[f"{prefix}{tier}.{name}"] = value
+        unexpected_keys += [key for key in state if key.startswith(f"{prefix}{tier}.")]
+    state.update(present)
 
 
 def _rebuild(module: "GraceEmbeddingBagCollection", incompatible: Any) -> None:
-    """Name missing tables as the caller knows them, then rebuild what was derived."""
-    for index, key in enumerate(incompatible.missing_keys):
-        for tier in ("hbm", "host"):
-            key = key.replace(f"{tier}.embedding_bags.", "embedding_bags.")
-        incompatible.missing_keys[index] = key
+    """Rebuild what was derived."""
     module.rebuild_sums()

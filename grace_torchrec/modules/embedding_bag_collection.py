@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.lookup import FusedLookup, StockLookup
+from grace_torchrec.modules.lookup import FusedLookup, StockLookup, refuse_unreadable
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
@@ -60,12 +60,14 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         self._configs = list(collection.embedding_bag_configs())
         self._plans = [plans[config.name] for config in self._configs]
         self._is_weighted = bool(collection.is_weighted())
+        means = [p.spec.name for p in self._plans if p.spec.pooling == "mean"]
+        self._weighted_mean = means if self._is_weighted else []
         self._strict = strict
         self._counting = False
         self.training = collection.training
         weights = {c.name: collection.embedding_bags[c.name].weight for c in self._configs}
         for config in self._configs:
-            _refuse_unknown_rows(config.name, weights[config.name])
+            refuse_unreadable(repr(config.name), weights[config.name])
         self._input_names = [f for config in self._configs for f in config.feature_names]
         self._output_names = _torchrec.output_names(self._configs)
         self._dims = [c.embedding_dim for c in self._configs for _ in c.feature_names]
@@ -93,6 +95,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
         Raises:
             GraceError: the batch is malformed, or an id is outside its table under ``raise``.
+            NotImplementedError: a weighted table pools by MEAN, as in the stock collection.
             NotSupported: the module is in training mode, or the batch is VBE.
             StaleSums: a table changed since its sums were built.
         """
@@ -100,6 +103,11 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             raise NotSupported(
                 "GraceEmbeddingBagCollection is inference only: call model.eval(), "
                 "or restore_ the stock module to train"
+            )
+        if self._weighted_mean:
+            raise NotImplementedError(
+                f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
+                "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
         ids, offsets, weights, stride, positions = bags_of(
             features, self._input_names, self._is_weighted, self._strict
@@ -201,12 +209,21 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Build every stored row anew from the original rows; return how many there are.
 
         Tables on the meta device are left alone: a load builds them.
+
+        Raises:
+            NotSupported: a table now has a type, shape or layout that no kernel reads.
         """
+        for table, config in enumerate(self._configs):
+            shape = (config.num_embeddings, config.embedding_dim)
+            refuse_unreadable(repr(config.name), self.weight(table), shape)
         total = 0
         for name, (tier, table) in self._sets.items():
             weight, stored = self.weight(table), self.stored(table, tier)
             if weight.is_meta:
                 continue
+            if (stored.dtype, stored.device) != (weight.dtype, weight.device):  # load with assign
+                stored = nn.Parameter(weight.new_empty(stored.shape), requires_grad=False)
+                getattr(self, tier).embedding_bags[name].weight = stored
             build_rows(weight.detach(), *self._sets_of(name), stored.data)
             freshness.record_built(weight, stored)
             total += stored.shape[0]
@@ -232,12 +249,14 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         rows = [self.stored(t, tier).shape[0] for tier, t in self._sets.values()]
         return max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
 
-    @property
-    def extra_bytes(self) -> int:
-        """Every byte held beside the original tables: stored rows, codes, sets."""
-        held = [t for name in self._sets for t in self._sets_of(name)]
-        held += [self.stored(t, tier) for tier, t in self._sets.values()]
-        return sum(t.nbytes for t in held) + self.rewriter.metadata_bytes()
+    def extra_bytes_of(self, table: str) -> int:
+        """Every byte held beside an original table: stored rows, their sets, codes."""
+        names = [name for name, (_, t) in self._sets.items() if self._configs[t].name == table]
+        held = [part for name in names for part in self._sets_of(name)]
+        held += [self.stored(self._sets[name][1], self._sets[name][0]) for name in names]
+        index = next(t for t, config in enumerate(self._configs) if config.name == table)
+        held += [self.rewriter.item_codes()[index], self.rewriter.hot_rows()[index]]
+        return sum(tensor.nbytes for tensor in held)
 
     @contextmanager
     def counting_reads(self) -> Iterator[Tensor]:
@@ -250,9 +269,24 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             self._counting = False
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
-        """Move or convert the tables as any module does, then rebuild what was derived."""
+        """Move or convert the tables as any module does, then rebuild what was derived.
+
+        Raises:
+            NotSupported: no kernel reads the new type or device; no table is changed then.
+        """
+        for table, config in enumerate(self._configs):
+            weight = self.weight(table)
+            refuse_unreadable(repr(config.name), fn(weight.new_empty(0)))
+
+        def keeping_codes(tensor: Tensor) -> Tensor:
+            """Apply ``fn``; codes and sets come from the plan, so they keep what they hold."""
+            changed: Tensor = fn(tensor)
+            if tensor.is_floating_point():
+                return changed
+            return tensor if changed.is_meta else changed.copy_(tensor)
+
         before = [w.data_ptr() for w in map(self.weight, range(len(self._configs)))]
-        result = super()._apply(fn, recurse)
+        result = super()._apply(keeping_codes, recurse)
         if before != [w.data_ptr() for w in map(self.weight, range(len(self._configs)))]:
             self.rebuild_sums()
         return result
@@ -294,19 +328,15 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def _stored_state(
         self,
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[str]]:
+    ) -> tuple[list[Tensor], list[int], list[Tensor], list[Tensor], list[Tensor], list[str]]:
         """Return what the freshness check compares."""
-        weights: list[Tensor] = [self.weight(t) for _, t in self._sets.values()]
+        tables: list[Tensor] = [self.weight(t) for t in range(len(self._configs))]
         stored = [self.stored(t, tier) for tier, t in self._sets.values()]
         indptrs = [getattr(self, f"{name}_indptr") for name in self._sets]
         items = [getattr(self, f"{name}_items") for name in self._sets]
-        return (
-            weights,
-            stored,
-            indptrs,
-            items,
-            [repr(self._configs[t].name) for _, t in self._sets.values()],
-        )
+        table_of = [t for _, t in self._sets.values()]
+        labels = [repr(config.name) for config in self._configs]
+        return tables, table_of, stored, indptrs, items, labels
 
     def _count(self, chosen: list[int], reads: Tensor) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
@@ -321,15 +351,3 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 def stored_name(table: str, tier: str) -> str:
     """Return the name of the table of stored rows beside ``table`` in a tier."""
     return f"{table}__{tier}_rows"
-
-
-def _refuse_unknown_rows(name: str, weight: Tensor) -> None:
-    """Refuse tables that no kernel of this version reads."""
-    if weight.device.type not in ("cpu", "meta"):
-        raise NotSupported(
-            f"table {name!r} is on {weight.device}: only CPU tables have kernels yet"
-        )
-    if weight.dtype not in _torchrec.DATA_TYPES:
-        raise NotSupported(f"table {name!r} is {weight.dtype}: float32 and float16 have kernels")
-    if not weight.is_contiguous():
-        raise NotSupported(f"table {name!r} is not contiguous; call .contiguous() on it first")

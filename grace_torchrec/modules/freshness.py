@@ -4,7 +4,7 @@ Flow: every forward calls ``grace::require_fresh`` first; its result feeds the l
 the check survives fx tracing and dead-code elimination.
 
 What notices a write to an original row:
-- its version counter or its address changed (in-place ops, loads, ``p.data = x``);
+- the Parameter, its version counter or its address changed (in-place ops, loads, ``p.data = x``);
 - any optimiser that holds it took a step (fused ones do not move the counter);
 - a rotating sample compares stored rows with their sums, a few each call, so writes that
   PyTorch does not see (``p.data.copy_``, numpy) are found within ``CALLS_TO_CHECK_ALL`` calls;
@@ -22,6 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels._stale import first_stale_row
 from grace_torchrec.errors import StaleSums
+from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.sums.build_rows import sum_sets
 
 CALLS_TO_CHECK_ALL = 4096
@@ -66,7 +67,7 @@ def why_stale(weight: Tensor, stored: Tensor) -> str | None:
         return None
     if built.stepped:
         return "an optimiser that holds the table took a step"
-    if built.address != weight.data_ptr():
+    if built.weight() is not weight or built.address != weight.data_ptr():
         return "the table has other storage"
     if built.version != _version(weight):
         return "the table was written to"
@@ -93,9 +94,9 @@ def differing_row(
                 rows, stored.detach().numpy(), indptr.numpy(), items.numpy(), first, last
             )
         )
-    want = sum_sets(weight.detach(), indptr[first : last + 1], items)
+    # Both as they are stored: half rows are rounded, or overflow, when they are built.
+    want = sum_sets(weight.detach(), indptr[first : last + 1], items).to(weight.dtype).float()
     have = stored[first:last].float()
-    # One unit in the last place of the stored type: half rows are rounded when they are built.
     close = torch.isclose(
         have, want, rtol=2 * torch.finfo(weight.dtype).eps, atol=1e-6, equal_nan=True
     )
@@ -104,27 +105,31 @@ def differing_row(
 
 
 def require_fresh(
-    weights: Sequence[Tensor],
+    tables: Sequence[Tensor],
+    table_of: Sequence[int],
     stored: Sequence[Tensor],
     indptrs: Sequence[Tensor],
     items: Sequence[Tensor],
     labels: Sequence[str],
 ) -> None:
-    """Raise unless every stored table still matches; advance the rotating sample.
+    """Raise unless kernels read every table and stored rows match; advance the rotating sample.
 
     Args:
-        weights: Original rows, one for each stored table.
+        tables: Original rows of every table.
+        table_of: Which of them each table of stored rows belongs to.
         stored: Stored rows.
         indptrs: Sets of the stored rows.
         items: Items of the sets.
-        labels: Table names for the message.
+        labels: Names of the original tables for the message.
 
     Raises:
         StaleSums: names the table, the reason and what to do.
+        NotSupported: a table was given a type or layout that no kernel reads.
     """
-    for weight, rows, indptr, members, label in zip(
-        weights, stored, indptrs, items, labels, strict=True
-    ):
+    for weight, label in zip(tables, labels, strict=True):
+        refuse_unreadable(label, weight)
+    for table, rows, indptr, members in zip(table_of, stored, indptrs, items, strict=True):
+        weight = tables[table]
         reason = why_stale(weight, rows)
         built = _BUILT.get(rows)
         if reason is None:
@@ -139,7 +144,9 @@ def require_fresh(
             else:
                 built.next_row = 0 if last == num_rows else last
         if reason is not None:
-            raise StaleSums(f"table {label}: {reason}; call grace_torchrec.rebuild_sums_(model)")
+            raise StaleSums(
+                f"table {labels[table]}: {reason}; call grace_torchrec.rebuild_sums_(model)"
+            )
 
 
 def rows_a_call(num_rows: int) -> int:
@@ -173,21 +180,22 @@ def _after_step(stepped: torch.optim.Optimizer, args: object, kwargs: object) ->
 
 
 def _require_fresh_op(
-    weights: Sequence[Tensor],
+    tables: Sequence[Tensor],
+    table_of: Sequence[int],
     stored: Sequence[Tensor],
     indptrs: Sequence[Tensor],
     items: Sequence[Tensor],
     labels: Sequence[str],
 ) -> Tensor:
     """Check, and return an empty tensor that the lookup takes as proof."""
-    require_fresh(weights, stored, indptrs, items, labels)
+    require_fresh(tables, table_of, stored, indptrs, items, labels)
     return torch.empty(0, dtype=torch.int8)
 
 
 _LIBRARY = torch.library.Library("grace", "FRAGMENT")
 _LIBRARY.define(
-    "require_fresh(Tensor[] weights, Tensor[] stored, Tensor[] indptrs, Tensor[] items, "
-    "str[] labels) -> Tensor"
+    "require_fresh(Tensor[] tables, int[] table_of, Tensor[] stored, Tensor[] indptrs, "
+    "Tensor[] items, str[] labels) -> Tensor"
 )
 _LIBRARY.impl("require_fresh", _require_fresh_op, "CompositeExplicitAutograd")
 torch.library.register_fake(

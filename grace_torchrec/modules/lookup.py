@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from grace_torchrec.errors import NotSupported
+from grace_torchrec.modules._torchrec import DATA_TYPES
 from grace_torchrec.modules.rewriter import PART_SUFFIX, stored_sets
 from grace_torchrec.plans.plan import TablePlan
 
@@ -19,6 +21,30 @@ if TYPE_CHECKING:
 
 # ids, offsets, weights, stride, positions: what bags_of returns
 Bags = tuple[Tensor, Tensor, Tensor | None, int, list[int]]
+
+
+def refuse_unreadable(label: str, rows: Tensor, shape: tuple[int, int] | None = None) -> None:
+    """Refuse a table that no kernel of this version reads.
+
+    Args:
+        label: Name of the table, quoted.
+        rows: Its rows, as they are now.
+        shape: The shape it was planned with, where that may have changed.
+
+    Raises:
+        NotSupported: another device, type, layout or shape; names the table and what is read.
+    """
+    if rows.device.type not in ("cpu", "meta"):
+        raise NotSupported(f"table {label} is on {rows.device}: only CPU tables have kernels yet")
+    if rows.dtype not in DATA_TYPES:
+        raise NotSupported(f"table {label} is {rows.dtype}: float32 and float16 have kernels")
+    if not rows.is_contiguous():
+        raise NotSupported(f"table {label} is not contiguous; call .contiguous() on it first")
+    if shape is not None and tuple(rows.shape) != shape:
+        raise NotSupported(
+            f"table {label} has shape {tuple(rows.shape)}, it was planned with {shape}; "
+            "plan this model again"
+        )
 
 
 class _Lookup:

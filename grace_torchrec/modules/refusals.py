@@ -3,9 +3,15 @@
 Flow: accelerate_ reports them; nothing here changes a model.
 """
 
+from collections.abc import Iterator
+
 from torch import nn
 from torchrec.distributed.types import ShardedModule
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.embedding_modules import (
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionInterface,
+    EmbeddingCollection,
+)
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
@@ -33,13 +39,27 @@ def refused_modules(model: nn.Module) -> dict[str, str]:
     for path, module in model.named_modules():
         if any(path.startswith(f"{outer}.") or outer == "" for outer in refused):
             continue
-        reason = next((why for kind, why in REASONS if isinstance(module, kind)), None)
-        if (
-            reason is None
-            and isinstance(module, EmbeddingBagCollection)
-            and type(module) is not EmbeddingBagCollection
-        ):
-            reason = f"is a {type(module).__name__}, a subclass of the stock collection with a meaning of its own"
+        reason = why_refused(module)
         if reason is not None:
             refused[path] = f"{type(module).__name__} {reason}"
     return refused
+
+
+def why_refused(module: nn.Module) -> str | None:
+    """Return why ``module`` is not swapped, None where nothing speaks against it."""
+    if type(module) is EmbeddingBagCollection:
+        return None
+    why = next((why for kind, why in REASONS if isinstance(module, kind)), None)
+    if why is None and isinstance(module, EmbeddingBagCollectionInterface):
+        return "is not the stock collection but its subclass or twin, with a meaning of its own"
+    return why
+
+
+def all_places(module: nn.Module, path: str = "") -> Iterator[tuple[str, EmbeddingBagCollection]]:
+    """Yield (dotted path, module) for every place of a stock collection, shared ones repeatedly."""
+    if type(module) is EmbeddingBagCollection:
+        yield path, module
+    elif why_refused(module) is None:
+        for name, child in module._modules.items():  # named_children() gives a shared child once
+            if child is not None:
+                yield from all_places(child, f"{path}.{name}" if path else name)

@@ -57,10 +57,6 @@ class Rewriter(nn.Module):
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
         return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
 
-    def metadata_bytes(self) -> int:
-        """Bytes of all arrays that turn ids into stored rows."""
-        return sum(t.nbytes for t in (*self.item_codes(), *self.hot_rows()))
-
     def forward(
         self,
         ids: Tensor,

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-from grace_torchrec.modules.refusals import refused_modules
+from grace_torchrec.modules.refusals import all_places, refused_modules
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import stock_collections, table_specs
@@ -27,7 +27,8 @@ class Swapped:
     """What :func:`accelerate_` did.
 
     Attributes:
-        modules: Dotted path -> names of the tables that use sums there.
+        modules: Dotted path -> names of the tables that use sums there; a module that the model
+            holds at several places stays one module, and each of its paths is listed.
         refused: Dotted path of a module or table -> why it was left alone.
         originals: Dotted path -> the stock module, for :func:`restore_`.
     """
@@ -65,7 +66,9 @@ def accelerate_(
     _check_table_names(found, tables)
 
     swaps: dict[str, GraceEmbeddingBagCollection] = {}
+    originals: dict[str, EmbeddingBagCollection] = {}
     used: dict[str, tuple[str, ...]] = {}
+    places = list(all_places(model))
     for path, collection in found.items():
         if filter_fn is not None and not filter_fn(collection, path):
             refused[path] = "filter_fn left it out"
@@ -75,13 +78,16 @@ def accelerate_(
         refused |= {p.spec.key: p.reason for p in chosen.values() if p.sums is None}
         names = tuple(name for name, p in chosen.items() if p.sums is not None)
         if names:
-            used[path] = names
-            swaps[path] = GraceEmbeddingBagCollection(
+            swap = GraceEmbeddingBagCollection(
                 collection, chosen, bad_ids=plan.options.bad_ids, strict=strict
             )
+            everywhere = [place for place, module in places if module is collection]
+            used |= dict.fromkeys(everywhere, names)
+            swaps |= dict.fromkeys(everywhere, swap)
+            originals |= dict.fromkeys(everywhere, collection)
     for path, module in swaps.items():
         _put(model, path, module)
-    return Swapped(used, refused, {path: found[path] for path in swaps})
+    return Swapped(used, refused, originals)
 
 
 def restore_(model: nn.Module, swapped: Swapped) -> None:

@@ -102,7 +102,7 @@ def _run(
     count = 0
     with ExitStack() as stack:
         for path, module in found:
-            hook = module.register_forward_hook(comparisons[path])
+            hook = module.register_forward_hook(comparisons[path], with_kwargs=True)
             stack.callback(hook.remove)
             comparisons[path].reads = stack.enter_context(module.counting_reads())
         for batch in batches:
@@ -131,13 +131,18 @@ class _Comparison:
 
     @torch.no_grad()
     def __call__(
-        self, module: GraceEmbeddingBagCollection, args: tuple[Any, ...], output: KeyedTensor
+        self,
+        module: GraceEmbeddingBagCollection,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: KeyedTensor,
     ) -> None:
         """Compare one output with the originals."""
         if not output.values().shape[0]:
             return
-        wanted = stock_columns(module, self.weights, args[0])
-        sizes = stock_columns(module, self.sizes, args[0], magnitudes=True)
+        features = args[0] if args else kwargs["features"]
+        wanted = stock_columns(module, self.weights, features)
+        sizes = stock_columns(module, self.sizes, features, magnitudes=True)
         given = output.values().split(output.length_per_key(), dim=1)
         for t, got, want, size in zip(self.table_of, given, wanted, sizes, strict=True):
             error = (got - want).abs()

@@ -64,6 +64,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
     only(document, KEYS, where)
+    part(document, "software", dict, where)
     memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
     options = parse_options(part(document, "options", dict, where), f"{where}: options")
     tables: dict[str, TablePlan] = {}

@@ -196,9 +196,7 @@ def _table_plan(
         host_s=busy.host_s,
         stock_s=stock.time_s,
     )
-    lookup: Literal["fused", "stock"] = (
-        "stock" if not used or options.lookup == "stock" else "fused"
-    )
+    lookup: Literal["fused", "stock"] = "stock" if options.lookup == "stock" else "fused"
     return TablePlan(
         spec=candidate.spec,
         verdict="use" if used else "leave stock",
@@ -231,8 +229,8 @@ def _reason(
 
 def _lookup_reason(used: bool, options: PlanOptions) -> str:
     """Say why that lookup."""
-    if not used:
-        return "nothing of this table is stored twice, so its own collection reads it"
+    if options.lookup == "auto" and not used:
+        return "read in the same op as the tables beside it, where its collection is swapped"
     if options.lookup == "auto":
         return "one op reads originals, sums and hot rows of all memories"
     return f"lookup {options.lookup!r} was asked for"

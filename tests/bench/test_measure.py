@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.measure import Samples, interleave, machine
+from bench.measure import machine
+from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.errors import GraceError
 
 

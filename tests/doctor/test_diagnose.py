@@ -96,6 +96,10 @@ BROKEN = {
     "triton-not-torchs-pin": (cuda(triton="3.9.0"), ["triton_pin"]),
     "no-triton": (cpu(triton=None), ["triton_pin"]),
     "torch-installed-twice": (with_twin(cpu(), "torch", "2.12.0"), ["installed_twice"]),
+    "numba-installed-twice": (
+        with_twin(cpu(numba="0.62.0"), "numba", "0.68.1"),
+        ["installed_twice"],
+    ),
     "python-too-old": (replace(cpu(), python="3.9.1"), ["python"]),
     "shadowed-by-a-file": (
         replace(
@@ -192,7 +196,7 @@ def after(line: str, facts: InstallFacts) -> InstallFacts:
     """What ``line`` makes of an installation: pip's rules, for the packages that matter here.
 
     Satisfied requirements are left alone unless forced; a removal, also the one before an installation,
-    takes one copy of the name.
+    takes one copy of the name, and the files that it shared with another.
     """
     words = line.replace('"', "").split()
     assert words[0] == "pip"
@@ -202,7 +206,9 @@ def after(line: str, facts: InstallFacts) -> InstallFacts:
         for name in words[3:]:
             copy = next((found for found in dists if found.name == name), None)
             dists = [found for found in dists if found is not copy]
-        return replace(facts, distributions=tuple(dists))
+        left = {found.name: "No module named 'core'" for found in dists if found.name in words[3:]}
+        errors = {**facts.import_errors, **left}
+        return replace(facts, distributions=tuple(dists), import_errors=errors)
     forced = "--force-reinstall" in words
     if words[-1] == ".":
         return replace(facts, missing_own=())

@@ -146,7 +146,7 @@ NONSENSE = [
     [None],
     {"x": 1},
 ]
-FREE_TEXT = {"reason", "lookup_reason", "machine", "profile_fingerprint"}
+FREE_TEXT = {"module", "name", "reason", "lookup_reason", "machine", "profile_fingerprint"}
 FREE_NUMBER = {"hbm_s", "host_s", "stock_s", "budget", "min_gain", "bytes_per_s", "reads"}
 
 
@@ -157,7 +157,9 @@ def may_be_good(path, value):
         name == "is_weighted" and value is True
     ):
         return True
-    if path[0] == "software" or (name in FREE_TEXT and isinstance(value, str)):
+    if (path[0] == "software" and (len(path) > 1 or isinstance(value, dict))) or (
+        name in FREE_TEXT and isinstance(value, str)
+    ):
         return True
     if path[:2] == ("options", "methods") and value == []:
         return True

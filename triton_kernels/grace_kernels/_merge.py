@@ -1,7 +1,10 @@
 """Numba core of rewriting: the items of one bag that share a cluster become one row.
 
-Flow: cpu.py calls split_bag, then merge_bag (or merge_weighted_bag), bag by bag.
+Flow: _lookup.py calls split_bag, then merge_bag (or merge_weighted_bag), bag by bag.
 Meaning: reference.py (``rewrite_clusters_reference``), equal row by row.
+
+What is written for a row is its place in ``Layout``: an absolute address for the lookup, the
+row id itself for rewriting alone (one byte a row, plain rows at 0, stored rows at N).
 
 How it is fast: unclustered ids leave in a first pass that never branches on data (it writes to
 both lists and moves one of the two ends). The rest meet in a small hash table whose entry is
@@ -44,22 +47,46 @@ def num_slots(num_ids: int) -> Any:
     return slots
 
 
+# (plain_at, hbm_at, host_at, num_hbm_sums, row_bytes): where rows lie; hot rows in hbm_at too
+Layout = tuple[int, int, int, int, int]
+
+
 @njit(nogil=True, cache=True)
-def split_bag(ids: Any, begin: int, end: int, item_code: Any, num_rows: int, policy: int,
-              rows: Any, origin: Any, out: int, multi: Any) -> Any:  # fmt: skip
-    """Write unclustered ids to ``rows[out:]``, clustered ones to ``multi``.
+def plain_place(item: Any, layout: Any, hot_row: Any) -> Any:
+    """Return where the row of an item lies: a hot row, or its original."""
+    plain_at, hbm_at, _, _, row_bytes = layout
+    if hot_row.size > 0 and hot_row[U(item)] >= 0:
+        return hbm_at + np.int64(hot_row[U(item)]) * row_bytes
+    return plain_at + item * row_bytes
+
+
+@njit(nogil=True, cache=True)
+def stored_place(row: Any, layout: Any) -> Any:
+    """Return where stored row ``row`` lies, without a branch on its tier."""
+    _, hbm_at, host_at, num_hbm_sums, row_bytes = layout
+    in_hbm = (row - num_hbm_sums) >> 63  # -1 or 0
+    base = (hbm_at & in_hbm) | ((host_at - num_hbm_sums * row_bytes) & ~in_hbm)
+    return base + row * row_bytes
+
+
+@njit(nogil=True, cache=True)
+def split_bag(ids: Any, begin: int, end: int, item_code: Any, hot_row: Any, num_rows: int,
+              policy: int, layout: Any, rows: Any, origin: Any, out: int, multi: Any) -> Any:  # fmt: skip
+    """Write the places of unclustered ids to ``rows[out:]``, clustered ids to ``multi``.
 
     Args:
         ids: Raw ids; -1 is padding, others outside ``0 .. num_rows - 1`` follow ``policy``.
         begin: First position of the bag.
         end: One past its last position.
         item_code: Packed codes, or an empty array where the table has no sums.
+        hot_row: Row of the fast tier that copies the item, -1 if none; or empty.
         num_rows: Rows of the table.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
-        rows: int64, receives row ids.
+        layout: Where rows lie.
+        rows: int64, receives places.
         origin: int64, receives the position each row came from (weights follow it), or empty.
         out: Where to write first.
-        multi: int64 ``[3, longest bag + 1]``, receives item, code and position.
+        multi: int64 ``[3, longest bag + 1]``, receives place, code and position.
 
     Returns:
         (new ``out``, number of clustered ids, -1 or the position of a bad id).
@@ -78,37 +105,41 @@ def split_bag(ids: Any, begin: int, end: int, item_code: Any, num_rows: int, pol
             item = np.int64(0)  # row 0 is read, but nobody asked for item 0: it joins no sum
         elif coded:
             code = np.int64(item_code[U(item)])
-        rows[U(out)] = item
+        place = plain_place(item, layout, hot_row)
+        rows[U(out)] = place
         if traced:
             origin[U(out)] = position
-        multi[0, U(clustered)] = item
-        multi[1, U(clustered)] = code
-        multi[2, U(clustered)] = position
-        single = (code >> 63) & 1
-        out += single
-        clustered += 1 - single
+            multi[2, U(clustered)] = position
+        if coded:
+            multi[0, U(clustered)] = place
+            multi[1, U(clustered)] = code
+            single = (code >> 63) & 1
+            out += single
+            clustered += 1 - single
+        else:
+            out += 1
     return out, clustered, np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
-def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, epoch: int, rows: Any,
+def merge_bag(multi: Any, clustered: int, layout: Any, table: Any, epoch: int, rows: Any,
               out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one unweighted bag into ``rows[out:]``; return the new end.
 
     Args:
-        multi: Items and codes of :func:`split_bag`, fewer than ``MAX_FAST_IDS``.
+        multi: Places and codes of :func:`split_bag`, fewer than ``MAX_FAST_IDS``.
         clustered: How many.
-        num_rows: Rows N of the table; stored row j is written as N + j.
+        layout: Where rows lie.
         table: int64, at least ``num_slots(clustered)`` entries of earlier epochs.
         epoch: 1 .. MAX_EPOCH, larger than that of every earlier bag since ``table`` was zeroed.
-        rows: int64, receives row ids.
+        rows: int64, receives places.
         out: Where to write first.
     """
     stamp = np.int64(epoch) << EPOCH_SHIFT
     last_slot = num_slots(clustered) - 1
     first = out
     for j in range(clustered):
-        item, code = multi[0, U(j)], multi[1, U(j)]
+        own, code = multi[0, U(j)], multi[1, U(j)]
         block = code >> 3
         bit = np.int64(1) << (code & 7)
         key = stamp | (block << BLOCK_SHIFT)
@@ -125,13 +156,13 @@ def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, epoch: int,
             if mask & bit == 0:
                 mask |= bit
                 table[U(slot)] = key | (mask << MASK_SHIFT) | place
-                stored = num_rows + block + PLACE_OF_MASK[U(mask)]
-                rows[U(first + place)] = (item & fresh) | (stored & ~fresh)
+                stored = stored_place(block + PLACE_OF_MASK[U(mask)], layout)
+                rows[U(first + place)] = (own & fresh) | (stored & ~fresh)
                 out -= fresh
                 break
             layers += 1  # this layer has the item already: a repeated id
             if layers == MAX_LAYERS:
-                rows[U(out)] = item
+                rows[U(out)] = own
                 out += 1
                 break
             slot = (slot + 1) & last_slot
@@ -139,17 +170,17 @@ def merge_bag(multi: Any, clustered: int, num_rows: int, table: Any, epoch: int,
 
 
 @njit(nogil=True, cache=True)
-def merge_weighted_bag(multi: Any, clustered: int, num_rows: int, weight_bits: Any, scratch: Any,
+def merge_weighted_bag(multi: Any, clustered: int, layout: Any, weight_bits: Any, scratch: Any,
                        rows: Any, origin: Any, out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one bag, equal weights only; return the new end.
 
     Args:
-        multi: Items, codes and positions of :func:`split_bag`.
+        multi: Places, codes and positions of :func:`split_bag`.
         clustered: How many.
-        num_rows: Rows N of the table.
+        layout: Where rows lie.
         weight_bits: int32 view of the weights, or empty: all weights count as equal.
         scratch: int64 ``[4, num_slots(clustered)]``: table (cleared here), masks, blocks, bits.
-        rows: int64, receives row ids.
+        rows: int64, receives places.
         origin: int64, receives the position each row came from, or empty.
         out: Where to write first.
     """
@@ -160,7 +191,7 @@ def merge_weighted_bag(multi: Any, clustered: int, num_rows: int, weight_bits: A
     traced = origin.size > 0
     first = out
     for j in range(clustered):
-        item, code, position = multi[0, U(j)], multi[1, U(j)], multi[2, U(j)]
+        own, code, position = multi[0, U(j)], multi[1, U(j)], multi[2, U(j)]
         block = code >> 3
         bit = np.int64(1) << (code & 7)
         pattern = np.int64(weight_bits[U(position)]) if weighted else np.int64(0)
@@ -183,12 +214,13 @@ def merge_weighted_bag(multi: Any, clustered: int, num_rows: int, weight_bits: A
             slot = (slot + 1) & last_slot
         if place < out - first:
             masks[U(place)] |= bit
-            rows[U(first + place)] = num_rows + block + PLACE_OF_MASK[U(masks[U(place)])]
+            stored = block + PLACE_OF_MASK[U(masks[U(place)])]
+            rows[U(first + place)] = stored_place(stored, layout)
             continue
         masks[U(place)] = bit
         blocks[U(place)] = block
         bits[U(place)] = pattern
-        rows[U(out)] = item
+        rows[U(out)] = own
         if traced:
             origin[U(out)] = position
         out += 1

@@ -115,9 +115,16 @@ def _emit_sum_loop(b: Any, args: Any, columns: int, kind: int, weighted: bool) -
 
     b.position_at_end(done)
     by = _splat(b, divisor, vector)
-    for number, total in enumerate(sums):
-        at = b.inttoptr(b.add(out, I64(number * lanes * 4)), PTR)
-        b.store(b.fdiv(total, by), at, align=4)
+    is_mean = b.fcmp_ordered("!=", divisor, ir.Constant(F32, 1.0))
+    with b.if_else(is_mean) as (divided, plain):
+        for branch, finish in (
+            (divided, lambda total: b.fdiv(total, by)),
+            (plain, lambda total: total),
+        ):
+            with branch:
+                for number, total in enumerate(sums):
+                    at = b.inttoptr(b.add(out, I64(number * lanes * 4)), PTR)
+                    b.store(finish(total), at, align=4)
 
 
 def _emit_prefetch(b: Any, address: Any) -> None:

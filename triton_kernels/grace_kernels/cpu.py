@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace_kernels._lookup import first_fall, lookup_parallel, lookup_range, rewrite_all
+from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_range, rewrite_all
 from grace_kernels.reference import RAISE
 
 __all__ = [
     "BadId",
     "TableRows",
-    "first_fall",
+    "first_misfit",
     "pooled_lookup",
     "rewrite_clusters",
     "rewrite_counted",
 ]
 
+# Below so many values waking another thread costs more than it brings (derived here, 2 cores).
+LEAST_VALUES_TO_SHARE = 1 << 19
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 EMPTY_I32 = np.zeros(0, np.int32)
 EMPTY_F32 = np.zeros(0, np.float32)
@@ -155,14 +157,19 @@ def pooled_lookup(
     """
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
     weights = weights_L if weights_L is not None else EMPTY_F32
-    args = (
-        ids_L, offsets_B1, bits, weights, table.item_code_N, table.hot_row_N, table.rows_ND.shape[0],
+    num_rows, dim = table.rows_ND.shape
+    item_bytes = table.rows_ND.itemsize
+    layout = (
         table.rows_ND.ctypes.data, table.hbm_RD.ctypes.data, table.host_RD.ctypes.data,
-        table.num_hbm_sums, table.rows_ND.shape[1], table.rows_ND.itemsize == 2, mean, policy,
-        out_BD.ctypes.data, out_BD.strides[0],
+        table.num_hbm_sums, dim * item_bytes,
+    )  # fmt: skip
+    args = (
+        ids_L, offsets_B1, bits, weights, table.item_code_N, table.hot_row_N, num_rows, layout,
+        dim, item_bytes == 2, mean, policy, out_BD.ctypes.data, out_BD.strides[0],
     )  # fmt: skip
     bags = offsets_B1.size - 1
-    if num_threads == 1 or bags < 2 * num_threads:
+    small = int(offsets_B1[-1] - offsets_B1[0]) * dim < LEAST_VALUES_TO_SHARE
+    if num_threads == 1 or bags < 2 * num_threads or small:
         asked, read, bad = lookup_range(0, bags, *args)
     else:
         asked, read, bad = lookup_parallel(num_threads, *args)

@@ -227,7 +227,8 @@ def _rewrite_bags_fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Shapes and types of ``rewrite_bags``; how many rows come out depends on the data."""
     num = torch.library.get_ctx().new_dynamic_size()
-    num_lengths = len(PARTS) * (len(positions) + num_others) * stride
+    bags = torch.sym_max(stride, 1)
+    num_lengths = len(PARTS) * (len(positions) + num_others) * bags
     lengths = values.new_empty(num_lengths, dtype=torch.int64)
     new_weights = values.new_empty(num if weights is not None else 0, dtype=torch.float32)
     bag_lengths = values.new_empty(len(positions), stride, dtype=torch.int64)
@@ -258,7 +259,7 @@ _LIBRARY.impl("join_columns", _join_columns, "CompositeExplicitAutograd")
 torch.library.register_fake("grace::join_columns", _join_columns, lib=_LIBRARY)
 torch.library.register_fake("grace::pooled_lookup", _pooled_lookup_fake, lib=_LIBRARY)
 torch.library.register_fake("grace::rewrite_bags", _rewrite_bags_fake, lib=_LIBRARY)
-for _name in ("grace::pooled_lookup", "grace::join_columns"):
+for _name in ("grace::pooled_lookup", "grace::rewrite_bags", "grace::join_columns"):
     torch.library.register_autograd(
         _name, _refuse_backward, setup_context=_keep_nothing, lib=_LIBRARY
     )

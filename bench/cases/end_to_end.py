@@ -1,0 +1,176 @@
+"""end_to_end: a whole DLRM on held-out bags, stock and swapped, and where the time goes.
+
+Flow: trace -> plan -> two models over the same weights -> batches in turns, stock and ours.
+The collection and the rewriting are timed by themselves; ``lookup`` and ``dense`` are what is
+left of the collection and of the model without them (differences of medians, said so).
+Shapes: R rounds, K batches.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from bench.inputs import load_trace
+from bench.measure import machine
+from bench.run import emit
+from grace_kernels.cpu import rewrite_counted
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec import api
+from grace_torchrec.demo.batches import Batch, history_batches
+from grace_torchrec.models.dlrm import SIZES, history_dlrm
+from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.traces.split import split_bags
+from grace_torchrec.traces.trace import Trace
+
+COLLECTION = "sparse_arch.embedding_bag_collection"
+TABLE = f"{COLLECTION}.t_history"
+
+
+@torch.no_grad()
+def end_to_end(
+    trace: Trace, size: str, *, dim: int, batch_size: int, rounds: int, memory: MemoryModel
+) -> dict[str, Any]:
+    """Plan, swap and time a DLRM.
+
+    Args:
+        trace: Bags of the feature ``history``; the last fifth in seeded order is timed.
+        size: A key of ``models.dlrm.SIZES``.
+        dim: Embedding dimension.
+        batch_size: Bags of a batch.
+        rounds: Timed rounds over all held-out batches.
+        memory: The machine the plan is made for.
+    """
+    torch.manual_seed(0)
+    split = split_bags(trace)
+    stock = history_dlrm(trace.num_items, dim, size).eval()
+    ours = copy.deepcopy(stock)
+    profile = api.profile((b.bags for b in history_batches(split.train)), ours)
+    # least gain 0: a bench also shows tables where sums lose
+    plan = api.plan(ours, profile, memory, PlanOptions(min_gain=0.0), in_order=True)
+    table = plan.tables[TABLE]
+    swapped = api.accelerate_(ours, plan)
+    batches = list(history_batches(split.test, batch_size))
+    result: dict[str, Any] = {"model": size, "dim": dim, "batch": batch_size, "batches": len(batches),
+                              "verdict": table.verdict, "reason": table.reason}  # fmt: skip
+    if not swapped.modules:
+        return {**result, "machine": machine()}
+    error = max(float((ours(*b.inputs) - stock(*b.inputs)).abs().max()) for b in batches)
+    code = ours.get_submodule(COLLECTION).rewriter.item_codes()[0].numpy()
+    times = _times(_entrants(stock, ours, code), batches, rounds)
+    return {
+        **result,
+        "cut": _cut(ours, batches),
+        "stock": _parts(times["stock_model"], times["stock_collection"], None),
+        "ours": _parts(times["our_model"], times["our_collection"], times["rewrite"]),
+        "model_ratio": _ratio(times["stock_model"], times["our_model"]),
+        "collection_ratio": _ratio(times["stock_collection"], times["our_collection"]),
+        "max_abs_error": error,
+        "threads": torch.get_num_threads(),
+        "machine": machine(),
+    }
+
+
+def _entrants(
+    stock: nn.Module, ours: nn.Module, code: npt.NDArray[Any]
+) -> dict[str, Callable[[Batch], object]]:
+    """Return what is timed on a batch."""
+    stock_collection, our_collection = (m.get_submodule(COLLECTION) for m in (stock, ours))
+
+    def rewrite(batch: Batch) -> object:
+        """Rewrite the histories alone, on one thread."""
+        ids, offsets = (
+            batch.bags["history"].values().numpy(),
+            batch.bags["history"].offsets().numpy(),
+        )
+        return rewrite_counted(ids, offsets, None, code, code.size, 0)
+
+    return {
+        "stock_model": lambda batch: stock(*batch.inputs),
+        "our_model": lambda batch: ours(*batch.inputs),
+        "stock_collection": lambda batch: stock_collection(batch.bags),
+        "our_collection": lambda batch: our_collection(batch.bags),
+        "rewrite": rewrite,
+    }
+
+
+def _times(
+    entrants: dict[str, Callable[[Batch], object]], batches: list[Batch], rounds: int
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return seconds ``[R, K]`` of each entrant; entrants take turns on every batch."""
+    names = list(entrants)
+    times = {name: np.zeros((rounds, len(batches))) for name in names}
+    for turn in range(-1, rounds):  # turn -1 compiles and warms up
+        for k, batch in enumerate(batches):
+            shift = (turn + k) % len(names)
+            for name in names[shift:] + names[:shift]:
+                start = time.perf_counter()
+                entrants[name](batch)
+                times[name][turn, k] = time.perf_counter() - start
+    return times
+
+
+def _parts(
+    model: npt.NDArray[np.float64],
+    collection: npt.NDArray[np.float64],
+    rewrite: npt.NDArray[np.float64] | None,
+) -> dict[str, float]:
+    """Return latency quantiles over the batches, in milliseconds, and its parts."""
+    latency = np.median(model, axis=0) * 1e3
+    whole, looked_up = float(np.median(model)) * 1e3, float(np.median(collection)) * 1e3
+    rewritten = float(np.median(rewrite)) * 1e3 if rewrite is not None else 0.0
+    return {
+        "p50_ms": float(np.quantile(latency, 0.5)),
+        "p95_ms": float(np.quantile(latency, 0.95)),
+        "rewrite_ms": rewritten,
+        "lookup_ms": looked_up - rewritten,
+        "dense_ms": whole - looked_up,
+    }
+
+
+def _ratio(stock: npt.NDArray[np.float64], ours: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return stock over ours, round by round: median and quantiles."""
+    ratios = stock.sum(1) / ours.sum(1)
+    q20, median, q80 = np.quantile(ratios, (0.2, 0.5, 0.8))
+    return {"median": float(median), "q20": float(q20), "q80": float(q80)}
+
+
+def _cut(ours: nn.Module, batches: list[Batch]) -> float:
+    """Return the cut of the histories, counted by the module that serves."""
+    collection = ours.get_submodule(COLLECTION)
+    with collection.counting_reads() as reads:
+        for batch in batches:
+            collection(batch.bags)
+    asked, read = reads[0].tolist()
+    return 1 - read / asked
+
+
+@click.command()
+@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Trace (.npz).")
+@click.option("--generate", help="ITEMS,USERS of a generated trace instead.")
+@click.option("--model", "size", type=click.Choice(sorted(SIZES)), default="embedding_heavy")
+@click.option("--dim", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=512, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Threads of torch and of our lookup.")
+@click.option("--memory", default="a40", show_default=True, help="Machine the plan is made for.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    trace_file: Path | None, generate: str | None, size: str, dim: int, batch: int, rounds: int,
+    threads: int | None, memory: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Latency of a whole DLRM, stock and swapped, on held-out bags."""
+    trace = load_trace(trace_file, generate, seed=0)
+    if threads:
+        torch.set_num_threads(threads)
+    result = end_to_end(
+        trace, size, dim=dim, batch_size=batch, rounds=rounds, memory=MemoryModel.named(memory)
+    )
+    emit(result, as_json, f"end to end, {size}")

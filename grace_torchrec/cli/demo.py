@@ -1,0 +1,78 @@
+"""``grace-torchrec demo``: the whole job on a trace, with measured and modelled figures apart."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.demo.job import run
+from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.traces.readers import read
+from grace_torchrec.traces.synthetic import generate
+from grace_torchrec.traces.trace import Trace
+from grace_torchrec.views.demo import demo_view
+
+GENERATED = (10_000, 12_000)  # items, bags
+
+
+@click.command()
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(path_type=Path),
+    help="Trace file; default: a generated trace.",
+)
+@click.option(
+    "--format", "trace_format", help="npz, user_items or baskets; default: by name and content."
+)
+@click.option("--memory", default="a40", show_default=True, help="Target machine that is modelled.")
+@click.option("--hbm-bytes", type=int, help="HBM of the target; default: what the machine has.")
+@click.option(
+    "--budget",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Most sums, as a multiple of the rows.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("grace-demo"),
+    show_default=True,
+    help="Receives plan/ and tensorboard/.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def demo(
+    trace_file: Path | None,
+    trace_format: str | None,
+    memory: str,
+    hbm_bytes: int | None,
+    budget: float,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Run the whole job on a trace: profile, plan, train, swap, verify, measure.
+
+    A verdict "leave stock" is a finished job too.
+    """
+    target = MemoryModel.named(memory, hbm_bytes=hbm_bytes)
+    options = PlanOptions(budget=budget)
+    name, trace = _trace(trace_file, trace_format)
+    with progress_to_stderr() as progress:
+        result = run(trace, name, target, out, options, progress)
+    if as_json:
+        click.echo(json.dumps(result.document()))
+    else:
+        Console().print(demo_view(result))
+    if not result.equal:
+        raise click.exceptions.Exit(1)
+
+
+def _trace(trace_file: Path | None, trace_format: str | None) -> tuple[str, Trace]:
+    """Return the name and the bags of the trace that was asked for."""
+    if trace_file is None:
+        return f"generated {GENERATED[0]:,} items, {GENERATED[1]:,} bags", generate(*GENERATED)
+    return trace_file.stem, read(trace_file, trace_format)

@@ -1,0 +1,155 @@
+"""The demo's result: one value, rendered as a table for people and as JSON for programs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TableResult:
+    """One table.
+
+    Attributes:
+        table: Dotted path.
+        verdict: ``use`` or ``leave stock``: the plan's, for the target machine.
+        reason: Why.
+        ids: Ids asked for by the held-out bags.
+        rows_read: Rows the swapped module read for them, counted by the op that served.
+        extra_rows: Stored rows.
+        extra_bytes: Bytes held beside the original table, metadata included.
+        max_abs_error: Against the original table.
+        max_rel_error: The same, over the sum of absolute values.
+    """
+
+    table: str
+    verdict: str
+    reason: str
+    ids: int
+    rows_read: int
+    extra_rows: int
+    extra_bytes: int
+    max_abs_error: float
+    max_rel_error: float
+
+    @property
+    def cut(self) -> float:
+        """Share of row reads saved on held-out bags."""
+        return 1 - self.rows_read / self.ids if self.ids else 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Timed here: embedding collection and whole model, stock and swapped in turns.
+
+    Attributes:
+        machine: Processor and threads.
+        lookup: Which lookup ran.
+        dim: Embedding dimension.
+        batch: Bags of a batch.
+        stock_us: Median of the stock collection's forward, a batch.
+        ours_us: The same of the swapped one.
+        latency_ratio: Stock over ours, median over the rounds.
+        spread: 20 % and 80 % quantiles of that ratio.
+        model_ratio: The same for the whole model.
+        model_spread: Its quantiles.
+    """
+
+    machine: str
+    lookup: str
+    dim: int
+    batch: int
+    stock_us: float
+    ours_us: float
+    latency_ratio: float
+    spread: tuple[float, float]
+    model_ratio: float
+    model_spread: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Everything the demo found out.
+
+    Attributes:
+        trace: Name of the trace.
+        num_items: Rows of each table.
+        num_bags: Bags of the trace.
+        pooling_factor: Mean ids per bag.
+        tables: One entry for each table of the model.
+        losses: First and last training loss.
+        plan_s: Seconds to choose, pair counting included.
+        build_s: ``plan_s`` and the seconds to build the stored rows and swap.
+        measured: Timed here; None where no table was swapped.
+        target: Machine the plan was modelled for.
+        time_ratio: Modelled stock time over ours there, lookups of all tables.
+        plan_path: Where the plan folder is.
+        equal: Whether every output was equal within rounding.
+    """
+
+    trace: str
+    num_items: int
+    num_bags: int
+    pooling_factor: float
+    tables: tuple[TableResult, ...]
+    losses: tuple[float, float]
+    plan_s: float
+    build_s: float
+    measured: Measured | None
+    target: str
+    time_ratio: float
+    plan_path: str
+    equal: bool
+
+    @property
+    def cut(self) -> float:
+        """Cut of the table of histories: the trace's own bags."""
+        return self.tables[0].cut
+
+    @property
+    def verdict_here(self) -> str:
+        """What the measurement on this machine says, in one sentence."""
+        if self.measured is None:
+            return "leave stock: no table gains"
+        ratio, (low, high) = self.measured.latency_ratio, self.measured.spread
+        if low > 1:
+            return f"use: lookups measured {ratio:.2f} times faster here"
+        if high < 1:
+            return (
+                f"leave stock here: lookups measured {1 / ratio:.2f} times slower on this machine"
+            )
+        return f"no clear difference here: {low:.2f} to {high:.2f} times the stock speed"
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object of ``demo --json``."""
+        measured = self.measured
+        return {
+            "trace": self.trace,
+            "num_items": self.num_items,
+            "num_bags": self.num_bags,
+            "pooling_factor": self.pooling_factor,
+            "tables": {
+                t.table: {
+                    "verdict": t.verdict,
+                    "reason": t.reason,
+                    "cut": t.cut,
+                    "ids": t.ids,
+                    "rows_read": t.rows_read,
+                    "extra_rows": t.extra_rows,
+                    "extra_bytes": t.extra_bytes,
+                }
+                for t in self.tables
+            },
+            "cut": self.cut,
+            "extra_rows": sum(t.extra_rows for t in self.tables),
+            "extra_bytes": sum(t.extra_bytes for t in self.tables),
+            "plan_s": self.plan_s,
+            "build_s": self.build_s,
+            "measured": None
+            if measured is None
+            else {**vars(measured), "verdict": self.verdict_here},
+            "modelled": {"machine": self.target, "time_ratio": self.time_ratio},
+            "losses": list(self.losses),
+            "max_abs_error": max(t.max_abs_error for t in self.tables),
+            "max_rel_error": max(t.max_rel_error for t in self.tables),
+            "equal": self.equal,
+            "plan": self.plan_path,
+        }

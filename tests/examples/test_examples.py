@@ -1,0 +1,30 @@
+"""Every example runs as a user runs it, in an empty folder, and prints what the README shows."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name, folder):
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / name],
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_swap_a_dlrm_prints_what_the_readme_shows(tmp_path):
+    printed = run("swap_a_dlrm.py", tmp_path).strip().splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for line in printed:  # the last digits of an error depend on the processor
+        assert f"    {line.rpartition(', max error')[0] or line}" in readme
+    assert len(printed) == 4
+    assert (tmp_path / "plan-of-today" / "plan.json").is_file()
+
+
+def test_examples_stay_short():
+    for example in (ROOT / "examples").glob("*.py"):
+        assert len(example.read_text(encoding="utf-8").splitlines()) < 80, example.name

@@ -1,0 +1,190 @@
+"""Rewriting on the CPU: equal to its meaning row by row, and the bag is what lies behind its rows."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grace_kernels.cpu import BadId, rewrite_clusters, rewrite_counted
+from grace_kernels.reference import (
+    DROP,
+    MAX_LAYERS,
+    RAISE,
+    ZERO_ROW,
+    rewrite_clusters_reference,
+)
+from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.readers.npz import read_npz
+
+SUMS = StoredSums.from_clusters(
+    24, np.array([0, 2, 10, 13, 18]), np.random.default_rng(5).permutation(24)[:18]
+)
+BAGS = st.lists(st.lists(st.integers(0, 23), max_size=30), max_size=7)
+NASTY = np.array([1.0, 0.5, -0.0, 0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45], np.float32)
+
+
+def assert_as_reference(ids, offsets, weights, code):
+    rows, ends, row_weights = rewrite_clusters(ids, offsets, weights, code)
+    want = rewrite_clusters_reference(
+        torch.from_numpy(ids),
+        torch.from_numpy(offsets),
+        None if weights is None else torch.from_numpy(weights),
+        torch.from_numpy(code),
+    )
+    np.testing.assert_array_equal(rows, want[0].numpy())
+    np.testing.assert_array_equal(ends, want[1].numpy())
+    assert (row_weights is None) == (weights is None)
+    if weights is not None:  # bit by bit: NaN and the sign of zero count
+        np.testing.assert_array_equal(row_weights.view(np.int32), want[2].numpy().view(np.int32))
+    return rows
+
+
+def flat(bags, offsets_of, dtype=np.int32):
+    return np.array([i for bag in bags for i in bag], dtype), offsets_of([len(b) for b in bags])
+
+
+@given(BAGS, st.sampled_from([np.int32, np.int64]), st.sampled_from([np.int32, np.int64]))
+def test_rows_are_those_of_the_reference(offsets_of, bags, id_type, code_type):
+    ids, offsets = flat(bags, offsets_of, id_type)
+    assert_as_reference(ids, offsets, None, SUMS.code.item_code_N.astype(code_type))
+
+
+@given(BAGS, st.integers(0, 2**32 - 1), st.integers(1, len(NASTY)))
+def test_weighted_rows_are_those_of_the_reference(offsets_of, bags, seed, kinds):
+    ids, offsets = flat(bags, offsets_of)
+    weights = np.random.default_rng(seed).choice(NASTY[:kinds], ids.size)
+    assert_as_reference(ids, offsets, weights, SUMS.code.item_code_N)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_of_random_clusters_are_those_of_the_reference(clusters_of, offsets_of, seed):
+    random = np.random.default_rng(seed)
+    num_items = int(random.integers(2, 90))
+    code = clusters_of(random, num_items).code.item_code_N
+    offsets = offsets_of(random.integers(0, 150, 9))
+    assert_as_reference(random.integers(0, num_items, offsets[-1]), offsets, None, code)
+
+
+@given(BAGS, st.integers(0, 2**32 - 1) | st.none())
+def test_the_items_behind_the_rows_are_the_bag(offsets_of, bags, seed):
+    ids, offsets = flat(bags, offsets_of)
+    weights = None if seed is None else np.random.default_rng(seed).choice(NASTY[:4], ids.size)
+    rows, ends, row_weights = rewrite_clusters(ids, offsets, weights, SUMS.code.item_code_N)
+    asked_bits = np.zeros(ids.size, int) if weights is None else weights.view(np.int32)
+    row_bits = np.zeros(rows.size, int) if weights is None else row_weights.view(np.int32)
+    for b in range(len(bags)):
+        asked = slice(offsets[b], offsets[b + 1])
+        behind = [
+            (item, bits)
+            for row, bits in zip(
+                rows[ends[b] : ends[b + 1]], row_bits[ends[b] : ends[b + 1]], strict=True
+            )
+            for item in items_behind(row)
+        ]
+        assert Counter(behind) == Counter(zip(ids[asked], asked_bits[asked], strict=True))
+
+
+def items_behind(row):
+    if row < SUMS.num_items:
+        return [row]
+    stored = row - SUMS.num_items
+    return SUMS.set_items_S[SUMS.set_indptr_R1[stored] : SUMS.set_indptr_R1[stored + 1]].tolist()
+
+
+@pytest.mark.parametrize(
+    "bags",
+    [
+        pytest.param([], id="no-bags"),
+        pytest.param([[], [], []], id="empty-bags"),
+        pytest.param([[3] * 40], id="one-id-40-times"),
+        pytest.param([[3] * 200, [], [3]], id="one-id-200-times"),
+        pytest.param([list(range(24)) * (MAX_LAYERS + 3)], id="every-id-67-times"),
+        pytest.param([[a for a in range(24) for _ in range(70)]], id="copies-side-by-side"),
+        pytest.param([[b % 24, (b + 1) % 24] for b in range(5000)], id="more-bags-than-epochs"),
+        pytest.param([list(range(24)), *[[] for _ in range(300)], [1, 0]], id="empty-between"),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_hostile_bags_are_rewritten_as_the_reference_does(offsets_of, bags, weighted):
+    ids, offsets = flat(bags, offsets_of)
+    weights = np.resize(np.array([1, 2, 1], np.float32), ids.size) if weighted else None
+    assert_as_reference(ids, offsets, weights, SUMS.code.item_code_N)
+
+
+def test_a_bag_too_long_for_16_bits_is_rewritten_as_the_reference_does(offsets_of):
+    num_items = 4000
+    members = np.random.default_rng(0).permutation(num_items)
+    code = StoredSums.from_clusters(num_items, np.arange(0, num_items + 1, 8), members).code
+    ids = np.random.default_rng(1).integers(0, num_items, 66_100)  # all clustered
+    rows = assert_as_reference(ids, offsets_of([50, 66_000, 50]), None, code.item_code_N)
+    assert rows.size < ids.size // 3
+
+
+@pytest.mark.parametrize("block", [2**28 - 248, 2**31, 2**52])
+def test_clusters_far_down_the_list_of_sums(offsets_of, block):
+    """The largest block that int32 codes hold, and blocks that need int64 codes."""
+    ids, offsets = flat([[0, 1, 2, 0, 9, 8, 10, 1], [9, 10]], offsets_of)
+    code = np.full(12, -1, np.int64)
+    code[[0, 1, 2]] = block * 8 + np.arange(3)
+    code[[8, 9, 10]] = (block + 4) * 8 + np.arange(5, 8)
+    code = code.astype(np.int32) if block < 2**28 else code
+    rows = assert_as_reference(ids, offsets, None, code)
+    assert rows.max() >= 12 + block
+
+
+def test_real_bags_are_rewritten_as_the_reference_does(trace_path, clusters_of):
+    trace = read_npz(trace_path("ml100k"))
+    code = clusters_of(np.random.default_rng(0), trace.num_items).code.item_code_N
+    end = int(np.searchsorted(trace.offsets_B1, 40_000))
+    ids, offsets = trace.ids_L[: trace.offsets_B1[end]], trace.offsets_B1[: end + 1]
+    rows = assert_as_reference(ids, offsets, None, code)
+    assert rows.size < ids.size
+
+
+def test_bags_may_begin_in_the_middle_of_the_ids(offsets_of):
+    ids, offsets = flat([[9, 9], [3, 0, 7], [1]], offsets_of)
+    code = SUMS.code.item_code_N
+    whole, ends, _ = rewrite_clusters(ids, offsets, None, code)
+    part, part_ends, _ = rewrite_clusters(ids, offsets[1:], None, code)
+    np.testing.assert_array_equal(part, whole[ends[1] :])
+    np.testing.assert_array_equal(part_ends, ends[1:] - ends[1])
+
+
+@pytest.mark.parametrize("policy", [RAISE, DROP, ZERO_ROW])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_padding_is_left_out_and_not_counted(offsets_of, policy, weighted):
+    ids, offsets = flat([[-1, 3, -1], [-1], [0]], offsets_of)
+    weights = np.ones(ids.size, np.float32) if weighted else None
+    asked, rows, ends, _ = rewrite_counted(ids, offsets, weights, SUMS.code.item_code_N, 24, policy)
+    assert (asked, rows.tolist(), ends.tolist()) == (2, [3, 0], [0, 1, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "rows"), [(DROP, 2, [3, 5]), (ZERO_ROW, 5, [0, 0, 0, 3, 5])]
+)
+def test_ids_outside_the_table_follow_the_policy(offsets_of, policy, asked, rows):
+    ids, offsets = flat([[3, 24, -2, 5, 2**40]], offsets_of, np.int64)
+    code = np.full(24, -1, np.int32)
+    got = rewrite_counted(ids, offsets, None, code, 24, policy)
+    assert (got[0], sorted(got[1].tolist())) == (asked, rows)
+
+
+@pytest.mark.parametrize("bad", [24, -2, 2**31, 2**62, -(2**63)])
+def test_an_id_outside_the_table_is_named_with_its_position(offsets_of, bad):
+    ids, offsets = flat([[3, 0], [7, bad, 99]], offsets_of, np.int64)
+    with pytest.raises(BadId, match=f"id {bad} at position 3 is outside") as caught:
+        rewrite_clusters(ids, offsets, None, SUMS.code.item_code_N)
+    assert (caught.value.position, caught.value.id) == (3, bad)
+
+
+@given(BAGS)
+@settings(max_examples=50)
+def test_without_codes_a_bag_is_its_own_rewriting(offsets_of, bags):
+    ids, offsets = flat(bags, offsets_of)
+    asked, rows, ends, _ = rewrite_counted(ids, offsets, None, np.zeros(0, np.int32), 24, RAISE)
+    assert asked == ids.size
+    np.testing.assert_array_equal(rows, ids)
+    np.testing.assert_array_equal(ends, offsets)
