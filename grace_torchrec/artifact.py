@@ -127,6 +127,7 @@ def _swap_in(aside: Path, target: Path) -> None:
 
 
 def _fsync(path: Path) -> None:
+    """Wait until a file or folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -135,6 +136,7 @@ def _fsync(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
+    """Return the checksum of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):

@@ -116,6 +116,8 @@ def _tables(
     plan: Plan, model: nn.Module, verified: Any, held_out: list[Batch]
 ) -> tuple[TableResult, ...]:
     """Join what the plan said, what was counted and what was proven, table by table."""
+    from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+
     checks = {check.table: check for check in verified.tables} if verified is not None else {}
     ids = {
         feature: sum(int(b.bags[feature].values().numel()) for b in held_out)
@@ -126,7 +128,9 @@ def _tables(
         check = checks.get(key)
         asked = sum(ids[feature] for feature in table.spec.features)
         module = model.get_submodule(table.spec.module)
-        held = module.extra_bytes_of(table.spec.name) if check is not None else 0
+        held = 0
+        if isinstance(module, GraceEmbeddingBagCollection):
+            held = module.extra_bytes_of(table.spec.name)
         rows.append(
             TableResult(
                 table=key,

@@ -36,7 +36,7 @@ def train(model: "nn.Module", batches: Iterable[Batch], log_dir: Path | None) ->
         optimizer.zero_grad()
         logits = model(*batch.inputs).squeeze(1)
         loss = F.binary_cross_entropy_with_logits(logits, batch.labels)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         losses.append(float(loss.detach()))
         if writer is not None:

@@ -73,8 +73,10 @@ def _to_inner_keys(
             )
         else:
             present[inner] = given
-    for tier in ("hbm", "host"):
-        unexpected_keys += [key for key in state if key.startswith(f"{prefix}{tier}.")]
+    tiers = tuple(f"{prefix}{tier}." for tier in module.inner_collections())
+    for key in [key for key in state if key.startswith(tiers)]:
+        unexpected_keys.append(key)
+        del state[key]
     state.update(present)
 
 

@@ -9,6 +9,7 @@ Shapes: F features, B bags of each, T tables, N items, R stored rows, D dimensio
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +20,13 @@ from torchrec.modules.embedding_modules import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import NotSupported, PlanMismatch
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.lookup import FusedLookup, StockLookup, refuse_unreadable
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
 from grace_torchrec.plans.plan import TablePlan
+from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.sums.build_rows import build_rows
 
 TIERS = ("hbm", "host")
@@ -46,6 +48,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     Raises:
         NotSupported: a device or type this version has no kernels for.
+        PlanMismatch: a table has no plan, or one that was made for another table.
+        GraceError: ``bad_ids`` is unknown.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     ) -> None:
         super().__init__()
         self._configs = list(collection.embedding_bag_configs())
-        self._plans = [plans[config.name] for config in self._configs]
+        self._plans = _plan_of_each(collection, plans)
         self._is_weighted = bool(collection.is_weighted())
         means = [p.spec.name for p in self._plans if p.spec.pooling == "mean"]
         self._weighted_mean = means if self._is_weighted else []
@@ -346,6 +350,23 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""
         return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
+
+
+def _plan_of_each(
+    collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan]
+) -> list[TablePlan]:
+    """Return the plans of the tables in order; kernels trust them, so they must fit."""
+    for spec in table_specs(collection):
+        if spec.name not in plans:
+            raise PlanMismatch(
+                f"table {spec.name!r} has no plan; plans are given for {sorted(plans)}"
+            )
+        planned = plans[spec.name].spec
+        if replace(planned, module=spec.module) != spec:
+            raise PlanMismatch(
+                f"table {spec.name!r} is {spec}, its plan was made for {planned}; plan it again"
+            )
+    return [plans[config.name] for config in collection.embedding_bag_configs()]
 
 
 def stored_name(table: str, tier: str) -> str:

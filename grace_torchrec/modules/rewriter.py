@@ -15,6 +15,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import TablePlan
 
 PART_SUFFIX = {part: "" if part == "plain" else f"__{part}" for part in ops.PARTS}
@@ -27,10 +28,15 @@ class Rewriter(nn.Module):
         plans: One plan for each table, in the order of the collection.
         names: A unique name for each output feature (``feature@table`` where features repeat).
         bad_ids: What an id outside its table does: ``raise``, ``drop`` or ``zero_row``.
+
+    Raises:
+        GraceError: ``bad_ids`` is unknown.
     """
 
     def __init__(self, plans: Sequence[TablePlan], names: Sequence[str], bad_ids: str) -> None:
         super().__init__()
+        if bad_ids not in BAD_ID_POLICIES:
+            raise GraceError(f"bad_ids must be one of {[*BAD_ID_POLICIES]}, got {bad_ids!r}")
         self.policy = BAD_ID_POLICIES[bad_ids]
         self.num_rows = [plan.spec.num_rows for plan in plans]
         self.num_hbm_sums = [plan.placement.num_hbm_sums for plan in plans]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bench.measure import machine
-from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.errors import GraceError
+from grace_torchrec.timing import Samples, interleave
 
 
 def test_every_entrant_runs_once_a_round_and_the_first_one_changes():

@@ -32,7 +32,8 @@ def first_stale_row(rows: Any, stored: Any, indptr: Any, items: Any, first: int,
                 total += value
                 size += abs(value)
             have = np.float64(stored[row, d])
-            both_nan = np.isnan(have) and np.isnan(total)
-            if not (abs(have - total) <= RELATIVE * size or have == total or both_nan):
+            same = have == total or (np.isnan(have) and np.isnan(total))
+            near = size < np.inf and abs(have - total) <= RELATIVE * size
+            if not (same or near):
                 return row
     return -1

@@ -1,0 +1,29 @@
+"""What the measured ratio says in words."""
+
+import pytest
+
+from grace_torchrec.demo.result import DemoResult, Measured, TableResult
+
+
+def result(ratio, low, high):
+    table = TableResult("m.t", "use", "r", 100, 60, 10, 5120, 1e-6, 1e-7)
+    measured = Measured(
+        "cpu", "fused", 128, 512, 10.0, 10.0 / ratio, ratio, (low, high), 1.0, (1, 1)
+    )
+    return DemoResult("t", 10, 5, 20.0, (table,), (0.7, 0.6), 0.1, 0.2, measured, "a40", 1.5, "p", True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "words"),
+    [
+        (1.3, 1.2, 1.4, "use: lookups measured 1.30 times faster here"),
+        (0.5, 0.4, 0.6, "leave stock here: lookups measured 2.00 times slower on this machine"),
+        (1.0, 0.9, 1.1, "no clear difference here: 0.90 to 1.10 times the stock speed"),
+    ],
+)
+def test_the_verdict_follows_the_spread_of_the_ratio(ratio, low, high, words):
+    assert result(ratio, low, high).verdict_here == words
+
+
+def test_the_cut_is_counted_from_rows_read():
+    assert result(1, 1, 1).cut == pytest.approx(0.4)
