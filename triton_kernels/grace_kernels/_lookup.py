@@ -7,8 +7,9 @@ bag reads, _sum_rows.py adds them up.
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from grace_kernels._jit import jit
 from grace_kernels._merge import (
     MAX_EPOCH,
     MAX_FAST_IDS,
@@ -31,7 +32,7 @@ NO_HOT_ROWS = np.zeros(0, np.int32)
 CHUNK_IDS = 2048  # ids rewritten before their rows are summed: the address list stays in cache
 
 
-@njit(nogil=True, cache=True)
+@jit
 def first_misfit(offsets: Any, lengths: Any) -> Any:
     """Return the first bag that ends before it begins or has another length than given, or -1.
 
@@ -46,7 +47,7 @@ def first_misfit(offsets: Any, lengths: Any) -> Any:
     return -1
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _longest(offsets: Any) -> Any:
     """Return the length of the longest bag."""
     longest = 0
@@ -55,7 +56,7 @@ def _longest(offsets: Any) -> Any:
     return longest
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _scratch(longest, weighted):
     """Return the scratch of merging: clustered ids, hash table, table of the weighted path."""
     multi = np.empty((3, longest + 1), np.int64)
@@ -64,7 +65,7 @@ def _scratch(longest, weighted):
     return multi, table, wide
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _rewrite_range(ids, offsets, first, last, weight_bits, item_code, hot_row, num_rows, policy,
                    layout, rows, origin, ends, scratch, epoch):  # fmt: skip
     """Rewrite bags ``first .. last - 1`` into ``rows``.
@@ -103,7 +104,7 @@ def _rewrite_range(ids, offsets, first, last, weight_bits, item_code, hot_row, n
     return epoch, asked, np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def rewrite_all(ids, offsets, weight_bits, item_code, num_rows, policy, rows, origin):
     """Rewrite every bag into row ids; return ends, ids asked for, position of a bad id or -1."""
     row_ids = (np.int64(0), num_rows, num_rows, np.int64(1) << 62, np.int64(1))
@@ -115,7 +116,7 @@ def rewrite_all(ids, offsets, weight_bits, item_code, num_rows, policy, rows, or
     return ends, asked, bad
 
 
-@njit(nogil=True, cache=True)
+@jit
 def lookup_range(first, last, ids, offsets, weight_bits, weights, item_code, hot_row, num_rows,
                  layout, dim, half, mean, policy, out_at, out_stride):  # fmt: skip
     """Serve bags ``first .. last - 1``, a chunk of about CHUNK_IDS ids at a time.
@@ -168,7 +169,7 @@ def lookup_range(first, last, ids, offsets, weight_bits, weights, item_code, hot
     return asked, read, np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _sum_chunk(begin, stop, offsets, rows, row_weights, ends, layout, dim, half, mean, out_at,
                out_stride):  # fmt: skip
     """Sum the rows at the addresses ``rows`` into the outputs of bags ``begin .. stop - 1``."""
@@ -196,7 +197,7 @@ def _sum_chunk(begin, stop, offsets, rows, row_weights, ends, layout, dim, half,
             sum_bag_f32(addresses, weights_at, a, b, out, dim, divisor)
 
 
-@njit(nogil=True, cache=True, parallel=True)
+@jit(parallel=True)
 def lookup_parallel(num_threads, ids, offsets, weight_bits, weights, item_code, hot_row, num_rows,
                     layout, dim, half, mean, policy, out_at, out_stride):  # fmt: skip
     """Divide the bags over the threads by number of ids; returns as ``lookup_range``."""

@@ -17,8 +17,9 @@ mask, because that branch would be mispredicted for every second id. Indices are
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from grace_kernels._jit import jit
+from grace_kernels._sum_rows import prefetch
 from grace_kernels.reference import DROP, MAX_LAYERS, PADDING, RAISE
 
 # mask -> place of the subset in its cluster's block; a mask of one bit owns no stored row
@@ -35,10 +36,12 @@ MAX_FAST_IDS = 1 << MASK_SHIFT  # longer bags, and int64 codes, take the weighte
 SAME_CLUSTER = 1 << BLOCK_SHIFT
 OTHER_CLUSTER = np.uint64((1 << EPOCH_SHIFT) - SAME_CLUSTER)
 SLOTS_PER_ID = 2
+CODES_IN_CACHE = 1 << 17  # larger code tables are prefetched CODE_AHEAD ids ahead
+CODE_AHEAD = 32
 U = np.uintp
 
 
-@njit(nogil=True, cache=True)
+@jit
 def num_slots(num_ids: int) -> Any:
     """Return the slots of the hash table for ``num_ids`` clustered ids: a power of two."""
     slots = 64
@@ -51,7 +54,7 @@ def num_slots(num_ids: int) -> Any:
 Layout = tuple[int, int, int, int, int]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def plain_place(item: Any, layout: Any, hot_row: Any) -> Any:
     """Return where the row of an item lies: a hot row, or its original."""
     plain_at, hbm_at, _, _, row_bytes = layout
@@ -60,7 +63,7 @@ def plain_place(item: Any, layout: Any, hot_row: Any) -> Any:
     return plain_at + item * row_bytes
 
 
-@njit(nogil=True, cache=True)
+@jit
 def stored_place(row: Any, layout: Any) -> Any:
     """Return where stored row ``row`` lies, without a branch on its tier."""
     _, hbm_at, host_at, num_hbm_sums, row_bytes = layout
@@ -69,7 +72,7 @@ def stored_place(row: Any, layout: Any) -> Any:
     return base + row * row_bytes
 
 
-@njit(nogil=True, cache=True)
+@jit
 def split_bag(ids: Any, begin: int, end: int, item_code: Any, hot_row: Any, num_rows: int,
               policy: int, layout: Any, rows: Any, origin: Any, out: int, multi: Any) -> Any:  # fmt: skip
     """Write the places of unclustered ids to ``rows[out:]``, clustered ids to ``multi``.
@@ -93,9 +96,14 @@ def split_bag(ids: Any, begin: int, end: int, item_code: Any, hot_row: Any, num_
     """
     coded = item_code.size > 0
     traced = origin.size > 0
+    far = item_code.size > CODES_IN_CACHE
+    last_id = ids.size - 1
     clustered = np.int64(0)
     for position in range(begin, end):
         item = np.int64(ids[U(position)])
+        if far:  # any address may be prefetched, so an id that is not checked yet may be used
+            later = np.int64(ids[U(min(position + CODE_AHEAD, last_id))])
+            prefetch(item_code.ctypes.data + later * item_code.itemsize)
         code = np.int64(-1)
         if item < 0 or item >= num_rows:
             if item == PADDING or policy == DROP:
@@ -121,7 +129,7 @@ def split_bag(ids: Any, begin: int, end: int, item_code: Any, hot_row: Any, num_
     return out, clustered, np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def merge_bag(multi: Any, clustered: int, layout: Any, table: Any, epoch: int, rows: Any,
               out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one unweighted bag into ``rows[out:]``; return the new end.
@@ -169,7 +177,7 @@ def merge_bag(multi: Any, clustered: int, layout: Any, table: Any, epoch: int, r
     return out
 
 
-@njit(nogil=True, cache=True)
+@jit
 def merge_weighted_bag(multi: Any, clustered: int, layout: Any, weight_bits: Any, scratch: Any,
                        rows: Any, origin: Any, out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one bag, equal weights only; return the new end.

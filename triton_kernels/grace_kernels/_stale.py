@@ -6,12 +6,13 @@ Flow: modules/freshness.py calls it for a few rows each forward and for all rows
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from grace_kernels._jit import jit
 
 RELATIVE = 1e-5  # of the sum of absolute values: far above rounding, far below a real change
 
 
-@njit(nogil=True, cache=True)
+@jit
 def first_stale_row(rows: Any, stored: Any, indptr: Any, items: Any, first: int, last: int) -> Any:
     """Return the first stored row in ``first .. last - 1`` that differs from its set, or -1.
 

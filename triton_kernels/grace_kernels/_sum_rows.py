@@ -15,13 +15,18 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-AHEAD = 24  # rows
+from grace_kernels._jit import jit
+
+AHEAD = 32  # rows
 FLOAT32, FLOAT16 = 0, 1
 LANES = 16
+# Prefetch into the second cache level: the first has too few line buffers for rows that are far
+# away, and what it prefetches it evicts again (measured: 1.1 against .9 of stock's speed).
+READ, LEVEL_2, DATA = 0, 2, 1
 CACHE_LINE = 64
 # 256 columns fill half of the 32 AVX-512 registers; AVX2 has 16 registers of half the width.
 WIDEST = 256 if llvm.get_host_cpu_features().get("avx512f", False) else 64
@@ -131,7 +136,7 @@ def _emit_prefetch(b: Any, address: Any) -> None:
     """Emit one prefetch for reading into all cache levels."""
     kind = ir.FunctionType(ir.VoidType(), [PTR, I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    b.call(function, [b.inttoptr(address, PTR), I32(0), I32(3), I32(1)])
+    b.call(function, [b.inttoptr(address, PTR), I32(READ), I32(LEVEL_2), I32(DATA)])
 
 
 def _splat(b: Any, scalar: Any, vector: Any) -> Any:
@@ -153,7 +158,7 @@ def _make_sum_bag(kind: int, weighted: int) -> Any:
     """Compile ``sum_bag`` for one row type, weighted or not (a closure over plain ints caches)."""
     item_bytes = 4 if kind == FLOAT32 else 2
 
-    @njit(nogil=True, cache=True)
+    @jit
     def sum_bag(addresses, weights, begin, end, out, dim, divisor):  # type: ignore[no-untyped-def]
         shift = 0
         left = dim
