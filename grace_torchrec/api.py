@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.errors import GraceError
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.table_spec import table_specs
@@ -33,10 +33,13 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         A profile of every table whose features the batches have.
 
     Raises:
-        GraceError: a batch holds no KeyedJaggedTensor, or an id is outside its table.
-        NotSupported: two collections hold a table of the same name.
+        GraceError: a batch holds no KeyedJaggedTensor, no table reads one of its features, or an
+            id is outside its table.
+        NotSupported: the model holds no stock collection, or two tables of the same name.
     """
     specs = table_specs(model)
+    if not specs:
+        raise NotSupported("profile: model holds no stock EmbeddingBagCollection to profile")
     bags = [_keyed_bags(batch) for batch in batches]
     if not bags:
         raise GraceError("profile: no batches were given")
@@ -47,6 +50,11 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         if features:
             trace = from_kjts(bags, features, num_items=spec.num_rows)
             tables[spec.name] = TableProfile(trace, features)
+    if not tables:
+        raise GraceError(
+            f"profile: batches hold the features {sorted(known)}, the tables of the model read "
+            f"{sorted({feature for spec in specs for feature in spec.features})}"
+        )
     return Profile(tables)
 
 

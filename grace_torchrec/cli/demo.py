@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.options import memory_model, progress_to_stderr
 from grace_torchrec.demo.job import run
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.traces.readers import read
@@ -58,7 +57,7 @@ def demo(
 
     A verdict "leave stock" is a finished job too.
     """
-    target = MemoryModel.named(memory, hbm_bytes=hbm_bytes)
+    target = memory_model(memory, hbm_bytes)
     options = PlanOptions(budget=budget)
     name, trace = _trace(trace_file, trace_format)
     with progress_to_stderr() as progress:

@@ -148,7 +148,8 @@ class _Comparison:
             error = (got - want).abs()
             same = got.eq(want) | (got.isnan() & want.isnan())
             error = torch.where(same, 0.0, error).nan_to_num(torch.inf, torch.inf)
-            relative = torch.where(same, 0.0, error / size.clamp(min=torch.finfo(size.dtype).tiny))
+            relative = error / size.clamp(min=torch.finfo(size.dtype).tiny)
+            relative = torch.where(same, 0.0, relative.nan_to_num(torch.inf, torch.inf))
             self.abs_error[t] = max(self.abs_error[t], float(error.max()))
             self.rel_error[t] = max(self.rel_error[t], float(relative.max()))
 

@@ -16,7 +16,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
 from grace_torchrec.plans.plan import PlanOptions
-from grace_torchrec.sums.clusters import SLOT_BITS
+from grace_torchrec.sums.clusters import SLOT_BITS, ClusterCode
 from grace_torchrec.sums.count_reads import RowReads, count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
@@ -145,13 +145,16 @@ def clusters_of(sums: StoredSums) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 
 def _first_clusters(sums: StoredSums, share: float) -> StoredSums:
     """The longest run of first clusters that stores at most ``share`` of the sums."""
-    offsets_C1, members_M = clusters_of(sums)
-    sizes_C = np.diff(offsets_C1)
-    stored_C = np.cumsum((1 << sizes_C) - 1 - sizes_C)
-    kept = int(np.searchsorted(stored_C, share * sums.num_sums, side="right"))
-    return StoredSums.from_clusters(
-        sums.num_items, offsets_C1[: kept + 1], members_M[: offsets_C1[kept]]
-    )
+    code_N = sums.code.item_code_N
+    blocks_C = np.unique(code_N[code_N >= 0] >> SLOT_BITS)  # first row of every cluster
+    ends_C1 = np.concatenate([[0], blocks_C[1:], [sums.num_sums]])
+    kept = int(ends_C1[np.searchsorted(ends_C1, share * sums.num_sums, side="right") - 1])
+    code = np.where(code_N >> SLOT_BITS < kept, code_N, -1)
+    narrow = kept < 2**28  # as cluster_code does
+    code = code.astype(np.int32) if narrow else code.astype(np.int64)
+    indptr_R1 = sums.set_indptr_R1[: kept + 1]
+    items = sums.set_items_S[: indptr_R1[-1]]
+    return StoredSums(sums.num_items, indptr_R1, items, ClusterCode(code))
 
 
 def merge_bound(trace: Trace) -> float:

@@ -58,6 +58,7 @@ class Candidate:
     mode: Mode
     reason: str
     _reads: dict[tuple[bool, Part], RowReads] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[Mode, Part, bool], TableReads] = field(default_factory=dict, repr=False)
 
     def sums(self, part: Part) -> StoredSums | None:
         """Sums of the fit that may be judged on ``part``; None where the mode stores none."""
@@ -75,6 +76,26 @@ class Candidate:
             self._reads[key] = plain if sums is None else count_reads(trace, sums)
         return self._reads[key]
 
+    def table_reads(self, part: Part, cached: bool) -> TableReads:
+        """What there is to place in this mode (written once: it values its sums).
+
+        Args:
+            part: The bags whose reads count.
+            cached: Host memory has a software cache, which splits stock tables too.
+        """
+        key = self.mode, part, cached
+        if key not in self._tables:
+            reads, sums = self.reads(part), self.sums(part)
+            self._tables[key] = TableReads(
+                name=self.spec.key,
+                plain_reads_N=reads.plain_reads_N,
+                sum_reads_R=reads.stored_reads_R,
+                row_bytes=self.spec.row_bytes,
+                metadata_bytes=sums.metadata_bytes if sums else 0,
+                stock=self.mode == "stock" and not cached,
+            )
+        return self._tables[key]
+
 
 def place_candidates(
     candidates: Sequence[Candidate], memory: MemoryModel, part: Part
@@ -84,20 +105,8 @@ def place_candidates(
     Raises:
         DoesNotFit: originals or sums fit in no memory.
     """
-    tables = []
-    for candidate in candidates:
-        reads, sums = candidate.reads(part), candidate.sums(part)
-        tables.append(
-            TableReads(
-                name=candidate.spec.key,
-                plain_reads_N=reads.plain_reads_N,
-                sum_reads_R=reads.stored_reads_R,
-                row_bytes=candidate.spec.row_bytes,
-                metadata_bytes=sums.metadata_bytes if sums else 0,
-                stock=candidate.mode == "stock" and memory.uvm != "cached",
-            )
-        )
-    return place_tables(tables, memory)
+    cached = memory.uvm == "cached"
+    return place_tables([candidate.table_reads(part, cached) for candidate in candidates], memory)
 
 
 def price(candidate: Candidate, placement: Placement, memory: MemoryModel) -> Busy:

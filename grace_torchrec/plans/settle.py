@@ -24,7 +24,9 @@ from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
-TRIED_ALONE = 16  # tables that step down one by one; the others do so together
+BEST_SHARES = 2  # shares whose tables may still step down
+LEAST_TIME_GAIN = 0.01  # of the stock time: for less, nothing is stored beside a table (derived)
+MOST_ALONE, LEAST_ALONE, ALONE_WORK = 16, 3, 800  # tables that step down one by one, see _alone
 
 
 def settle(
@@ -46,11 +48,14 @@ def settle(
     stock_busy = _price_all(stock, memory)
     hot = [Candidate(spec, choice, "hot", choice.reason) for spec, choice in pairs]
     ways = [(stock, stock_busy), (hot, _step_down(hot, memory, stock_busy, stock_busy))]
-    for share in SHARES if _contested(pairs, memory) else (1.0,):
-        full = [_with_sums(spec, trimmed(choice, share)) for spec, choice in pairs]
-        ways.append((full, _step_down(full, memory, stock_busy, ways[1][1])))
+    shares = SHARES if _contested(pairs, memory) else SHARES[-1:]
+    full = [
+        [_with_sums(spec, trimmed(choice, share)) for spec, choice in pairs] for share in shares
+    ]
+    full.sort(key=lambda way: _cost(_price_all(way, memory)))
+    ways += [(way, _step_down(way, memory, stock_busy, ways[1][1])) for way in full[:BEST_SHARES]]
     best, busy = min(ways, key=lambda way: _cost(way[1]))  # equal: what stores least
-    for candidate, tried in zip(best, ways[-1][0], strict=True):
+    for candidate, tried in zip(best, full[0], strict=True):
         candidate.reason = candidate.reason or tried.reason or _no_faster(candidate, memory)
     modes = [candidate.mode for candidate in best]
     placements = _place(best, memory, "all")
@@ -92,31 +97,44 @@ def _step_down(
     busy = _price_all(candidates, memory)
     for mode, bars in (("sums", hot), ("hot", stock)):
         losses = {
-            t: busy[t].time_s - min(bars[t].time_s, stock[t].time_s)
+            t: busy[t].time_s
+            - min(bars[t].time_s, stock[t].time_s)
+            + LEAST_TIME_GAIN * stock[t].time_s
             for t, candidate in enumerate(candidates)
             if candidate.mode == mode
         }
         losers = sorted((t for t in losses if losses[t] >= 0), key=lambda t: -losses[t])
-        groups = [[t] for t in losers[:TRIED_ALONE]] + [losers[TRIED_ALONE:]]
+        alone = _alone(len(candidates))
+        groups = [[t] for t in losers[:alone]] + [losers[alone:]]
         for group in filter(None, groups):
-            busy = _try_lower(candidates, group, memory, busy)
+            slack_s = LEAST_TIME_GAIN * sum(stock[t].time_s for t in group)
+            busy = _try_lower(candidates, group, memory, busy, slack_s)
     return busy
 
 
 def _try_lower(
-    candidates: list[Candidate], group: list[int], memory: MemoryModel, busy: list[Busy]
+    candidates: list[Candidate],
+    group: list[int],
+    memory: MemoryModel,
+    busy: list[Busy],
+    slack_s: float,
 ) -> list[Busy]:
-    """Step the tables of ``group`` down, or leave all as they are if the model gets slower."""
+    """Step the tables of ``group`` down, unless the model gets slower by more than ``slack_s``."""
     before = [(candidate.mode, candidate.reason) for candidate in candidates]
     for t in group:
         candidates[t].reason = candidates[t].reason or _no_faster(candidates[t], memory)
         candidates[t].mode = _lower(candidates[t].mode)
     lower = _price_all(candidates, memory)
-    if _cost(lower) <= _cost(busy):
+    if _cost(lower)[0] <= _cost(busy)[0] + slack_s:
         return lower
     for candidate, (mode, reason) in zip(candidates, before, strict=True):
         candidate.mode, candidate.reason = mode, reason
     return busy
+
+
+def _alone(num_tables: int) -> int:
+    """How many tables step down one by one, the others together: each trial places all tables."""
+    return min(MOST_ALONE, max(LEAST_ALONE, ALONE_WORK // max(1, num_tables)))
 
 
 def _cost(busy: Sequence[Busy]) -> tuple[float, float]:
@@ -163,7 +181,7 @@ def _lower(mode: Mode) -> Mode:
 
 def _no_faster(candidate: Candidate, memory: MemoryModel) -> str:
     """Say that the cut is there and the time is not."""
-    cut = candidate.choice.reads.cut
+    cut = candidate.choice.cuts.get(candidate.choice.size_limit, 0.0)  # of all its sums
     return f"sums cut {cut:.1%} of row reads on held-out bags, but are modelled no faster on {memory.machine}"
 
 

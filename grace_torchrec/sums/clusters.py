@@ -7,6 +7,7 @@ packed integer an item, ``first row of the cluster's block * 8 + slot``, makes t
 Shapes: N items, C clusters, M members in all, K cluster size, R stored rows (sums).
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,6 +118,7 @@ def cluster_sets(
     return indptr, np.concatenate(items) if items else np.zeros(0, np.int64)
 
 
+@functools.cache
 def _subset_patterns(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return (length of each subset, slots of all subsets) for masks with two or more bits."""
     masks = [mask for mask in range(1 << size) if mask.bit_count() > 1]

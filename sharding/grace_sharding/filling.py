@@ -2,8 +2,8 @@
 
 Flow: TableReads -> units, best first -> *who is in HBM* -> placement.  Derived: the measure of
 value is host reads avoided per HBM byte, which for rows of one table is just how often they are
-read; sums are valued in blocks because they are taken in order.
-Shapes: N items, R sums, U units, U1 = U + 1, K blocks of sums of one table.
+read; sums are valued in blocks because they are taken in order (``TableReads.sum_blocks``).
+Shapes: N items, R sums, U units, U1 = U + 1.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from grace_sharding.table_reads import DoesNotFit, Ints, TableReads
 
 Floats = npt.NDArray[np.float64]
-SUM_BLOCKS = 1024  # sums are valued in at most so many blocks a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +57,10 @@ def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
     """List every read item of a table that may have hot rows, and every read block of sums."""
     density, table_of, item_of, rows = [], [], [], []
     for t, table in enumerate(tables):
-        items = np.flatnonzero(table.plain_reads_N if t in mapped else [])
-        block_rows, block_density = sum_blocks(table.sum_reads_R)
+        items = table.read_items if t in mapped else table.read_items[:0]
+        block_rows, block_density = table.sum_blocks
         density += [block_density, table.plain_reads_N[items].astype(np.float64)]
-        item_of += [np.full(block_rows.size, -1, np.int64), items.astype(np.int64)]
+        item_of += [np.full(block_rows.size, -1, np.int64), items]
         rows += [block_rows, np.ones(items.size, np.int64)]
         table_of.append(np.full(block_rows.size + items.size, t, np.int64))
     density_U, rows_U = np.concatenate(density), np.concatenate(rows)
@@ -71,33 +70,6 @@ def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
     bytes_U1 = np.zeros(order.size + 1, np.int64)
     np.cumsum((rows_U * row_bytes[table_U])[order], out=bytes_U1[1:])
     return Units(density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1)
-
-
-def sum_blocks(sum_reads_R: Ints) -> tuple[Ints, Floats]:
-    """Cut the sums into blocks of falling reads per row (upper hull of the running total).
-
-    A prefix has to be taken in order, so sums that are read little stand in the way of those
-    behind them; a block is what is worth taking together.
-
-    Returns:
-        (rows ``[K]``, reads per row ``[K]``); blocks that are never read are left out.
-    """
-    step = max(1, -(-sum_reads_R.size // SUM_BLOCKS))
-    starts = np.arange(0, sum_reads_R.size, step)
-    blocks: list[tuple[int, int]] = []
-    for start, reads in zip(
-        starts.tolist(),
-        np.add.reduceat(sum_reads_R, starts).tolist() if starts.size else [],
-        strict=True,
-    ):
-        rows = min(step, sum_reads_R.size - start)
-        while blocks and blocks[-1][1] * rows <= reads * blocks[-1][0]:
-            rows, reads = rows + blocks[-1][0], reads + blocks[-1][1]
-            blocks.pop()
-        blocks.append((rows, reads))
-    kept = [block for block in blocks if block[1] > 0]
-    rows_K = np.array([rows for rows, _ in kept], np.int64)
-    return rows_K, np.array([reads for _, reads in kept], np.float64) / np.maximum(rows_K, 1)
 
 
 def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:

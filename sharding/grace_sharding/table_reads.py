@@ -1,16 +1,19 @@
 """Table reads: what one table holds and how often each of its rows is read.
 
 Flow: rewritten bags of a profile -> *TableReads* -> placement.
-Shapes: N items, R sums.
+Shapes: N items, R sums, K blocks of sums.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+SUM_BLOCKS = 256  # sums are valued in at most so many blocks a table
 HOT_MAP_BYTES = 4  # the map item -> hot row is int32
 
 
@@ -76,10 +79,20 @@ class TableReads:
         """Bytes of the original table."""
         return self.plain_reads_N.size * self.row_bytes
 
-    @property
+    @cached_property
     def total_reads(self) -> int:
         """Rows read of this table."""
         return int(self.plain_reads_N.sum() + self.sum_reads_R.sum())
+
+    @cached_property
+    def read_items(self) -> Ints:
+        """Items whose row is read at least once."""
+        return np.flatnonzero(self.plain_reads_N).astype(np.int64)
+
+    @cached_property
+    def sum_blocks(self) -> tuple[Ints, Floats]:
+        """Blocks of sums, see :func:`blocks_of_sums`."""
+        return blocks_of_sums(self.sum_reads_R)
 
     @property
     def hot_map_bytes(self) -> int:
@@ -90,3 +103,30 @@ class TableReads:
     def sum_bytes(self) -> int:
         """Bytes of all sums."""
         return self.sum_reads_R.size * self.row_bytes
+
+
+def blocks_of_sums(sum_reads_R: Ints) -> tuple[Ints, Floats]:
+    """Cut the sums into blocks of falling reads per row (upper hull of the running total).
+
+    A prefix has to be taken in order, so sums that are read little stand in the way of those
+    behind them; a block is what is worth taking together.
+
+    Returns:
+        (rows ``[K]``, reads per row ``[K]``); blocks that are never read are left out.
+    """
+    step = max(1, -(-sum_reads_R.size // SUM_BLOCKS))
+    starts = np.arange(0, sum_reads_R.size, step)
+    blocks: list[tuple[int, int]] = []
+    for start, reads in zip(
+        starts.tolist(),
+        np.add.reduceat(sum_reads_R, starts).tolist() if starts.size else [],
+        strict=True,
+    ):
+        rows = min(step, sum_reads_R.size - start)
+        while blocks and blocks[-1][1] * rows <= reads * blocks[-1][0]:
+            rows, reads = rows + blocks[-1][0], reads + blocks[-1][1]
+            blocks.pop()
+        blocks.append((rows, reads))
+    kept = [block for block in blocks if block[1] > 0]
+    rows_K = np.array([rows for rows, _ in kept], np.int64)
+    return rows_K, np.array([reads for _, reads in kept], np.float64) / np.maximum(rows_K, 1)

@@ -114,25 +114,50 @@ def test_hostile_bags_are_rewritten_as_the_reference_does(offsets_of, bags, weig
     assert_as_reference(ids, offsets, weights, SUMS.code.item_code_N)
 
 
-def test_a_bag_too_long_for_16_bits_is_rewritten_as_the_reference_does(offsets_of):
-    num_items = 4000
+def test_a_bag_of_more_rows_than_16_bits_count(offsets_of):
+    """The fast path packs the place of a row in its bag into 16 bits."""
+    num_items = 160_000
     members = np.random.default_rng(0).permutation(num_items)
-    code = StoredSums.from_clusters(num_items, np.arange(0, num_items + 1, 8), members).code
-    ids = np.random.default_rng(1).integers(0, num_items, 66_100)  # all clustered
-    rows = assert_as_reference(ids, offsets_of([50, 66_000, 50]), None, code.item_code_N)
-    assert rows.size < ids.size // 3
+    code = StoredSums.from_clusters(num_items, np.arange(0, num_items + 1, 2), members).code
+    one_of_each = members.reshape(-1, 2)[:70_000, 0]
+    ids = np.concatenate([members[:50], one_of_each, members[139_000:139_100]])
+    rows = assert_as_reference(ids, offsets_of([50, 70_100]), None, code.item_code_N)
+    assert rows.size == 25 + 70_000 + 50
 
 
-@pytest.mark.parametrize("block", [2**28 - 248, 2**31, 2**52])
-def test_clusters_far_down_the_list_of_sums(offsets_of, block):
-    """The largest block that int32 codes hold, and blocks that need int64 codes."""
+@pytest.mark.parametrize("policy", [DROP, ZERO_ROW])
+def test_bad_ids_of_a_table_too_large_for_the_cache(offsets_of, policy):
+    """Codes of such tables are prefetched ahead of the check of the ids."""
+    num_items = 140_000
+    code = StoredSums.from_clusters(num_items, np.array([0, 3]), np.array([139_999, 5, 77])).code
+    bad = [num_items, -2, 2**62, -(2**62)]
+    ids, offsets = flat([[77, 139_999, *bad, 8, -1, 5], [139_999, 5]], offsets_of, np.int64)
+    asked, rows, _, _ = rewrite_counted(ids, offsets, None, code.item_code_N, num_items, policy)
+    zeros = [0] * len(bad) if policy == ZERO_ROW else []
+    assert rows.tolist() == [*zeros, 8, num_items + 3, num_items]
+    assert asked == 6 + len(zeros)
+
+
+def test_the_last_clusters_that_fit_into_32_bits(offsets_of):
     ids, offsets = flat([[0, 1, 2, 0, 9, 8, 10, 1], [9, 10]], offsets_of)
-    code = np.full(12, -1, np.int64)
-    code[[0, 1, 2]] = block * 8 + np.arange(3)
-    code[[8, 9, 10]] = (block + 4) * 8 + np.arange(5, 8)
-    code = code.astype(np.int32) if block < 2**28 else code
+    code = np.full(12, -1, np.int32)
+    code[[0, 1, 2]] = (2**28 - 8) * 8 + np.arange(3)
+    code[[8, 9, 10]] = (2**28 - 4) * 8 + np.arange(3)
     rows = assert_as_reference(ids, offsets, None, code)
-    assert rows.max() >= 12 + block
+    assert rows.max() >= 2**28
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_clusters_past_32_bits(offsets_of, weighted):
+    """Blocks that agree in their low 28 bits, which is what the fast path tells apart."""
+    random = np.random.default_rng(2)
+    block = np.repeat(np.arange(60) << 28, 3)
+    code = np.where(np.arange(180) % 9 == 8, -1, block * 8 + np.arange(180) % 3)
+    offsets = offsets_of(random.integers(0, 40, 80))
+    ids = random.integers(0, 180, offsets[-1])
+    weights = random.choice(np.array([1, 2], np.float32), ids.size) if weighted else None
+    rows = assert_as_reference(ids, offsets, weights, code)
+    assert rows.max() > 2**33
 
 
 def test_real_bags_are_rewritten_as_the_reference_does(trace_path, clusters_of):

@@ -1,17 +1,18 @@
-"""Stored sums never answer for rows they were not built from: every way to change a table."""
+"""Stored sums never answer for rows they were not built from: every way to change a table.
+
+The writes touch one item only, whose sums the rotating sample does not reach for many calls, so
+it cannot stand in for what should have noticed.
+"""
 
 import copy
-import io
-import pickle
-import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torchrec.fx import symbolic_trace
 
-from grace_torchrec.errors import NotSupported, StaleSums
+from grace_torchrec.errors import StaleSums
 from grace_torchrec.modules import freshness
 from grace_torchrec.modules.swap import rebuild_sums_
 
@@ -28,7 +29,8 @@ OPTIMIZERS = {
     "adagrad-fused": (torch.optim.Adagrad, {"fused": True}),
     "adamw": (torch.optim.AdamW, {}),
 }
-ROW = 3  # an item of a cluster, in every batch below
+CLUSTERS = (range(6), range(6, 12))
+LATE = 11  # only the last half of the sums holds it
 
 
 @pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
@@ -43,7 +45,7 @@ def tables(table_of):
 
 @pytest.fixture
 def batch(batch_of):
-    bags = [[3, 4, 5, 7, 1, 2], [9, 3, 4], []]
+    bags = [[3, 4, 5, 7, LATE, 2], [9, 3, LATE, 10], []]
     return batch_of({"item": bags, "friend": bags[::-1], "page": bags})
 
 
@@ -54,7 +56,16 @@ def stock(collection_of, tables):
 
 @pytest.fixture
 def swapped(stock, swap_of, layout):
-    return swap_of(stock, **layout)
+    swapped = swap_of(stock, clusters=CLUSTERS, **layout)
+    assert swapped.calls_to_check_all > 20
+    return swapped
+
+
+def only_late(weight, value=1.0):
+    """Zero but for the row of the late item."""
+    change = torch.zeros_like(weight)
+    change[LATE] = value
+    return change
 
 
 def answer(module, batch):
@@ -65,8 +76,7 @@ def answer(module, batch):
 def is_stale(module, batch):
     try:
         answer(module, batch)
-    except StaleSums as error:
-        assert "rebuild_sums_" in str(error)
+    except StaleSums:
         return True
     return False
 
@@ -93,7 +103,7 @@ def test_an_optimiser_step_makes_the_sums_stale(swapped, stock, batch, kind, opt
     weights = [bag.weight for bag in stock.embedding_bags.values()]
     optimizer = kind(weights, lr=0.5, **options)
     for weight in weights:
-        weight.grad = torch.ones_like(weight)
+        weight.grad = only_late(weight)
     optimizer.step()
     assert is_stale(swapped, batch)
     heals(swapped, stock, batch)
@@ -117,9 +127,13 @@ def test_an_optimiser_of_other_parameters_changes_nothing(swapped, batch) -> Non
 
 
 def test_an_optimiser_over_the_swapped_model_leaves_stored_rows_alone(swapped, batch) -> None:
-    optimizer = torch.optim.SGD(swapped.parameters(), lr=0.5, weight_decay=0.1, fused=True)
+    derived = {n: p for n, p in swapped.named_parameters() if n.endswith("_rows.weight")}
+    before = copy.deepcopy(derived)
+    optimizer = torch.optim.SGD(swapped.parameters(), lr=0.5, fused=True)
+    for table in range(2):
+        swapped.weight(table).grad = only_late(swapped.weight(table))
     optimizer.step()
-    assert not swapped.stored(0, "host" if swapped.stored(0, "host").numel() else "hbm").grad
+    assert all(torch.equal(rows, before[name]) for name, rows in derived.items())
     assert is_stale(swapped, batch)
 
 
@@ -127,11 +141,11 @@ def test_an_optimiser_over_the_swapped_model_leaves_stored_rows_alone(swapped, b
 @pytest.mark.parametrize(
     "write",
     [
-        lambda weight: weight.copy_(torch.full_like(weight, 9)),
-        lambda weight: weight[ROW].zero_(),
-        lambda weight: torch._foreach_add_([weight], 1.0),
-        lambda weight: weight.detach().mul_(2),
-        lambda weight: nn.init.constant_(weight, 9),
+        lambda weight: weight.copy_(weight + only_late(weight)),
+        lambda weight: weight[LATE].zero_(),
+        lambda weight: torch._foreach_add_([weight], [only_late(weight)]),
+        lambda weight: weight.detach().add_(only_late(weight)),
+        lambda weight: nn.init.constant_(weight[LATE], 9),
     ],
     ids=["copy_", "row-view", "foreach", "detached", "init"],
 )
@@ -139,23 +153,35 @@ def test_a_write_in_place_makes_the_sums_stale(swapped, stock, batch, write, gua
     answer(swapped, batch)
     with guard():
         write(stock.embedding_bags["t_page"].weight)
-    with pytest.raises(StaleSums, match=r"table 't_page': .*written"):
+    with pytest.raises(StaleSums, match=r"'t_page': .*written to; call .*rebuild_sums_\(model\)"):
         swapped(batch)
     heals(swapped, stock, batch)
 
 
-def test_a_new_storage_makes_the_sums_stale_also_back_at_a_freed_address(
-    swapped, stock, batch
-) -> None:
+def test_a_new_storage_makes_the_sums_stale(swapped, stock, batch) -> None:
     weight = stock.embedding_bags["t_item"].weight
     address = weight.data_ptr()
-    weight.data = torch.full(weight.shape, 9.0)
+    answer(swapped, batch)
+    weight.data = weight + only_late(weight)
     assert is_stale(swapped, batch)
-    for _ in range(100):  # without the storage being held, an allocator gives the address again
-        weight.data = torch.full(weight.shape, 5.0)
+    for _ in range(100):
+        weight.data = weight.data.clone()
         assert weight.data_ptr() != address
         assert is_stale(swapped, batch)
     heals(swapped, stock, batch)
+
+
+def test_no_other_table_gets_the_address_until_the_sums_are_rebuilt(swapped, stock) -> None:
+    weight = stock.embedding_bags["t_item"].weight
+    rows = weight.detach().numpy().copy()
+    weight.data = torch.from_numpy(rows)
+    rebuild_sums_(swapped)
+    memory = weakref.ref(rows)
+    del rows
+    weight.data = weight + only_late(weight)
+    assert memory() is not None
+    rebuild_sums_(swapped)
+    assert memory() is None  # and it is not kept longer
 
 
 def test_another_parameter_over_the_same_memory_is_another_table(swapped, stock, batch) -> None:
@@ -164,7 +190,7 @@ def test_another_parameter_over_the_same_memory_is_another_table(swapped, stock,
     alias = nn.Parameter(bag.weight.data)
     with torch.no_grad():
         while alias._version < bag.weight._version:  # its counter ends where the old one stands
-            alias.add_(1)
+            alias.add_(only_late(alias))
     swapped.embedding_bags["t_item"].weight = alias
     bag.weight = alias
     assert is_stale(swapped, batch)
@@ -179,8 +205,7 @@ def test_averages_of_weights_make_the_averaged_sums_stale(swapped, stock, batch)
     with torch.no_grad():
         stock.embedding_bags["t_item"].weight.add_(4)
     rebuild_sums_(model)
-    if not is_stale(average, batch):  # deep copies are compared in full: equal is fine
-        torch.testing.assert_close(answer(average, batch), before)
+    torch.testing.assert_close(answer(average, batch), before)
     average.update_parameters(model)
     assert is_stale(average, batch)
     rebuild_sums_(average)
@@ -188,7 +213,8 @@ def test_averages_of_weights_make_the_averaged_sums_stale(swapped, stock, batch)
 
 
 def test_a_manual_average_makes_the_sums_stale(swapped, stock, batch) -> None:
-    teacher = {k: v + 1 for k, v in stock.state_dict().items()}
+    answer(swapped, batch)
+    teacher = {k: v + only_late(v) for k, v in stock.state_dict().items()}
     with torch.no_grad():
         for name, bag in swapped.embedding_bags.items():
             bag.weight.lerp_(teacher[f"embedding_bags.{name}.weight"], 0.25)
@@ -201,15 +227,11 @@ def test_a_manual_average_makes_the_sums_stale(swapped, stock, batch) -> None:
 
 @pytest.mark.parametrize(
     "write",
-    [lambda w: w.data[ROW].fill_(9), lambda w: w.detach().numpy().__setitem__(ROW, 9)],
+    [lambda w: w.data[LATE].fill_(9), lambda w: w.detach().numpy().__setitem__(LATE, 9)],
     ids=["data", "numpy"],
 )
-def test_an_unseen_write_is_found_by_the_rotating_sample(
-    stock, swap_of, batch, write, layout
-) -> None:
-    swapped = swap_of(stock, clusters=[range(6), range(6, 12)], **layout)
+def test_an_unseen_write_is_found_by_the_rotating_sample(swapped, stock, batch, write) -> None:
     calls = swapped.calls_to_check_all
-    assert 1 < calls < 200
     for _ in range(calls // 2):  # somewhere inside a round
         answer(swapped, batch)
     write(stock.embedding_bags["t_item"].weight)
@@ -272,231 +294,3 @@ def test_tables_with_nan_and_infinity_are_not_stale_for_that(
     torch.testing.assert_close(answer(swapped, batch), answer(stock, batch), equal_nan=True)
     rows.data[0] = 0
     assert swapped.stale_tables()
-
-
-# Copies, files, moves
-
-
-def test_a_deep_copy_answers_for_itself(swapped, stock, batch) -> None:
-    twin = copy.deepcopy(swapped)
-    torch.testing.assert_close(answer(twin, batch), answer(stock, batch))
-    with torch.no_grad():
-        stock.embedding_bags["t_item"].weight.add_(1)
-    assert is_stale(swapped, batch)
-    assert not is_stale(twin, batch)
-    with torch.no_grad():
-        twin.weight(0).add_(1)
-    assert is_stale(twin, batch)
-    rebuild_sums_(twin)
-    torch.testing.assert_close(answer(twin, batch), answer(stock, batch))
-    assert is_stale(swapped, batch)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda weight: weight.data[ROW].add_(1),
-        lambda weight: weight.detach()[ROW].add_(1),
-        lambda weight: setattr(weight, "data", weight.data + 1),
-    ],
-    ids=["data", "in-place", "new-storage"],
-)
-@pytest.mark.parametrize("when", ["before the copy", "after the copy"])
-def test_a_copy_changed_behind_its_back_is_caught_at_first_use(
-    swapped, batch, change, when
-) -> None:
-    if when == "before the copy":
-        change(swapped.weight(0))
-    twin = copy.deepcopy(swapped)
-    if when == "after the copy":
-        change(twin.weight(0))
-    assert is_stale(twin, batch)
-
-
-def save_and_load(module):
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@pytest.mark.parametrize(
-    "through",
-    [copy.deepcopy, save_and_load, lambda module: pickle.loads(pickle.dumps(module))],
-    ids=["deepcopy", "torch.save", "pickle"],
-)
-def test_copies_load_into_themselves(swapped, stock, batch, through) -> None:
-    twin, before = through(swapped), answer(swapped, batch)
-    torch.testing.assert_close(answer(twin, batch), before)
-    twin.load_state_dict({k: v + 1 for k, v in stock.state_dict().items()})
-    torch.testing.assert_close(answer(swapped, batch), before)
-    assert (answer(twin, batch) != before).any()
-    assert not twin.stale_tables()
-
-
-def test_a_half_copy_is_rebuilt_in_half(swapped, batch) -> None:
-    before = answer(swapped, batch)
-    swapped.to(torch.float16)
-    assert {p.dtype for p in swapped.parameters()} == {torch.float16}
-    assert torch.equal(answer(swapped, batch), before)  # small whole numbers are exact in half
-    assert torch.equal(answer(swapped.float(), batch), before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_types_without_kernels_are_refused_before_a_table_is_changed(
-    swapped, stock, batch, dtype
-) -> None:
-    with pytest.raises(NotSupported, match=f"table 't_item' is {dtype}"):
-        nn.Sequential(swapped).to(dtype)
-    assert {p.dtype for p in swapped.parameters()} == {torch.float32}
-    assert_same_as_stock(swapped, stock, batch)
-
-
-@pytest.mark.parametrize("clusters", [None, ((1, 2),)], ids=["no-sums", "sums"])
-@pytest.mark.parametrize(
-    "rows",
-    [torch.ones(20, 4, dtype=torch.float64), torch.ones(4, 20).t()],
-    ids=["double", "transposed"],
-)
-def test_rows_no_kernel_reads_are_refused_by_every_forward(
-    stock, swap_of, batch, rows, clusters
-) -> None:
-    swapped = swap_of(stock, {"t_page": {"clusters": clusters}})
-    stock.embedding_bags["t_page"].weight.data = rows
-    for attempt in (lambda: swapped(batch), swapped.rebuild_sums, lambda: swapped(batch)):
-        with pytest.raises(NotSupported, match="t_page"):
-            attempt()
-
-
-def test_a_rebuild_refuses_a_table_of_another_shape(swapped, stock) -> None:
-    stock.embedding_bags["t_page"].weight.data = torch.zeros(3, 4)
-    with pytest.raises(NotSupported, match=r"'t_page' has shape \(3, 4\), .* \(20, 4\)"):
-        swapped.rebuild_sums()
-
-
-def test_shared_memory_changes_no_answer(swapped, stock, batch) -> None:
-    before = answer(swapped, batch)
-    swapped.share_memory()
-    assert all(tensor.is_shared() for tensor in (*swapped.parameters(), *swapped.buffers()))
-    assert torch.equal(answer(swapped, batch), before)
-    assert not swapped.stale_tables()
-
-
-def test_a_round_trip_over_the_meta_device_needs_a_load(swapped, stock, batch) -> None:
-    saved = {k: v + 1 for k, v in stock.state_dict().items()}
-    stock.load_state_dict(saved)
-    truth = answer(stock, batch)
-    model = nn.Sequential(swapped)
-    model.to("meta")
-    assert answer(model, batch).is_meta  # no values, so none that are wrong
-    model.to_empty(device="cpu")
-    model.load_state_dict({f"0.{k}": v for k, v in saved.items()})
-    assert torch.equal(answer(model, batch), truth)
-    model.to("meta").load_state_dict({f"0.{k}": v for k, v in saved.items()}, assign=True)
-    assert torch.equal(answer(model, batch), truth)
-
-
-def test_inference_mode_serves_and_builds(stock, swap_of, batch, layout, collection_of, tables):
-    swapped = swap_of(stock, **layout)
-    with torch.inference_mode():
-        assert torch.equal(swapped(batch).values(), stock(batch).values())
-        born_here = collection_of(tables)
-        assert born_here.embedding_bags["t_item"].weight.is_inference()
-        inner = swap_of(born_here, **layout)
-        assert torch.equal(inner(batch).values(), born_here(batch).values())
-
-
-# Graphs
-
-
-@pytest.fixture(params=["traced", "dead-code", "deepcopy", "pickled"])
-def graph(request, swapped):
-    traced = symbolic_trace(nn.Sequential(swapped))
-    if request.param == "dead-code":
-        traced.graph.eliminate_dead_code()
-        traced.recompile()
-    return {
-        "deepcopy": copy.deepcopy,
-        "pickled": lambda module: pickle.loads(pickle.dumps(module)),
-    }.get(request.param, lambda module: module)(traced)
-
-
-def tables_of(graph):
-    return [p for name, p in graph.named_parameters() if not name.endswith("_rows.weight")]
-
-
-def test_a_graph_refuses_stale_sums(graph, swapped, batch) -> None:
-    assert torch.equal(answer(graph, batch), answer(swapped, batch))
-    with torch.no_grad():
-        for weight in tables_of(graph):
-            weight.add_(1)
-    assert is_stale(graph, batch)
-
-
-def test_a_graph_refuses_sums_after_a_fused_step(graph, batch) -> None:
-    answer(graph, batch)
-    weights = tables_of(graph)
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    torch.optim.Adam(weights, fused=True).step()
-    assert is_stale(graph, batch)
-
-
-def test_a_graph_finds_unseen_writes(graph, swapped, batch) -> None:
-    answer(graph, batch)
-    for weight in tables_of(graph):
-        weight.data.add_(1)
-    assert any(is_stale(graph, batch) for _ in range(swapped.calls_to_check_all))
-
-
-def test_a_rebuild_reaches_the_graph_that_shares_the_rows(swapped, stock, batch) -> None:
-    graph = symbolic_trace(nn.Sequential(swapped))
-    with torch.no_grad():
-        stock.embedding_bags["t_item"].weight.add_(1)
-    assert is_stale(graph, batch)
-    rebuild_sums_(swapped)
-    torch.testing.assert_close(answer(graph, batch), answer(stock, batch))
-
-
-# Training, threads
-
-
-def test_training_is_refused(swapped, stock, batch) -> None:
-    swapped.train()
-    with pytest.raises(NotSupported, match="inference only"):
-        swapped(batch)
-    assert_same_as_stock(swapped.eval(), stock, batch)
-
-
-@pytest.mark.parametrize("lookup", ["fused", "stock"])
-def test_a_backward_through_the_output_is_refused(stock, swap_of, batch, lookup) -> None:
-    swapped = swap_of(stock, lookup=lookup)
-    pooled = swapped(batch).values()
-    assert pooled.requires_grad
-    with pytest.raises(NotImplementedError, match="inference only"):
-        pooled.sum().backward()
-    assert all(p.grad is None for p in swapped.parameters())
-    assert all(not p.requires_grad for n, p in swapped.named_parameters() if "_rows" in n)
-
-
-def test_threads_get_the_right_answers(swapped, stock, batch_of) -> None:
-    ids = torch.Generator().manual_seed(0)
-    batches = []
-    for size in (1, 3, 40, 200):
-        bags = torch.randint(0, 20, (size, 9), generator=ids).tolist()
-        batches.append(batch_of({"item": bags, "friend": bags, "page": bags}))
-    wanted = [answer(stock, batch) for batch in batches]
-    wrong = []
-
-    def ask():
-        for _ in range(50):
-            for batch, want in zip(batches, wanted, strict=True):
-                if not torch.equal(answer(swapped, batch), want):
-                    wrong.append(batch)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong

@@ -156,6 +156,15 @@ def test_a_share_keeps_the_first_sums_and_never_more(grouped, share):
     assert trimmed(choice, 1.0) is choice
 
 
+def test_a_share_is_used_up_to_the_last_whole_cluster(grouped):
+    choice = find_sums(grouped(), PlanOptions(size_limits=(4,)))
+    sizes = np.diff(clusters_of(choice.sums)[0])
+    stored = np.cumsum((1 << sizes) - 1 - sizes)
+    for clusters in (1, 3, stored.size - 1):
+        share = stored[clusters - 1] / choice.sums.num_sums
+        assert trimmed(choice, share).sums.num_sums == stored[clusters - 1]
+
+
 @pytest.mark.parametrize(("name", "least"), [("ml100k", 0.38), ("retail", 0.10)])
 def test_real_bags_reach_the_cut_of_the_paper_greedy(trace_path, name, least):
     with np.load(trace_path(name)) as file:

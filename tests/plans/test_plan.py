@@ -109,6 +109,13 @@ def test_a_table_plan_is_for_one_table(small_plan, spec_of):
             replace(item, **change)
 
 
+def test_a_placement_holds_the_bytes_of_what_is_stored_and_no_more(small_plan):
+    table = small_plan.tables["sparse.ebc.t_item"]
+    more = replace(table.placement.host, bytes=table.placement.host.bytes + 1)
+    with pytest.raises(GraceError, match="placed bytes are not its rows and what it stores"):
+        replace(table, placement=replace(table.placement, host=more))
+
+
 def test_a_plan_holds_tables_under_their_keys_and_no_more_than_its_memory(small_plan, two_memories):
     table = small_plan.tables["sparse.ebc.t_item"]
     with pytest.raises(GraceError, match="key 'other' holds"):

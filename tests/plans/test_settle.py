@@ -51,7 +51,7 @@ def test_a_cut_that_the_code_eats_up_leaves_the_table_stock(spec_of, good, two_m
         "leave stock",
         None,
         "none",
-        "stock",
+        "fused",
     )
     assert "modelled no faster on test machine" in table.reason
     assert (table.predicted.cut, table.predicted.extra_bytes, table.predicted.time_ratio) == (
@@ -100,6 +100,18 @@ def test_fewer_sums_are_stored_where_they_drive_rows_out_of_hbm(spec_of, good, t
     (roomy,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
     assert 0 < table.sums.num_sums < roomy.sums.num_sums
     assert table.predicted.time_ratio > 1
+
+
+def test_a_table_that_is_slower_alone_shares_hbm_where_the_whole_model_gains(
+    spec_of, good, two_memories
+):
+    few = find_sums(Trace.from_bags([[b % 40] for b in range(600)], 400), QUICK)
+    specs, memory = [spec_of("t_item"), spec_of("t_few")], two_memories(TABLE)
+    item, other = settle(specs, [good, few], memory, QUICK)
+    # alone the first table would sit whole in HBM, and every read of the other one in host memory
+    assert item.predicted.time_ratio < 1 < other.predicted.time_ratio
+    assert (item.verdict, other.verdict) == ("use", "use")
+    assert "slower alone, all tables together are faster" in item.reason
 
 
 def test_one_memory_needs_no_hbm(spec_of, good):

@@ -1,0 +1,278 @@
+"""verify: equal where the swap is right, unequal where one number is wrong, and honest counts."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchrec import KeyedJaggedTensor
+
+from bench.cases.traffic import traffic
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.grouping import paper_greedy
+from grace_torchrec.modules import freshness
+from grace_torchrec.modules.verify import MAX_RELATIVE_ERROR, MAX_RELATIVE_ERROR_HALF, verify
+from grace_torchrec.plans.candidates import clusters_of
+from grace_torchrec.sums.count_reads import count_reads
+from grace_torchrec.traces.readers.npz import read_npz
+from grace_torchrec.traces.split import split_bags
+
+LAYOUTS = {
+    "host-fused": {},
+    "split-fused": {"num_hbm_sums": 2, "hot_items": (7, 9)},
+    "split-stock": {"num_hbm_sums": 2, "hot_items": (7, 9), "lookup": "stock"},
+    "hbm-stock": {"originals": "hbm", "num_hbm_sums": 3, "lookup": "stock"},
+}
+BAGS = [[3, 4, 5, 7, 1, 2, 9, 9], [5, 3, 3, 4], [], [-1, 1, 2, -1]]  # padding, repeated ids
+READS = (4, 2, 0, 1)  # 345 7 12 9 9 | 345 3 | | 12
+BAD = [[3, 4, 99, 5], [-7, 1, 2], [500], [0]]
+TRACES = ("ml100k", "retail", "steam200k", "citeulike_a")
+
+
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys())
+def layout(request):
+    return request.param
+
+
+@pytest.fixture
+def tables(table_of):
+    """Two tables of different dimension; ``t_page`` is read by two features, one of them shared."""
+    return [
+        table_of("t_item", features=("item",)),
+        table_of("t_page", features=("page", "item"), dim=8),
+    ]
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_right_swap_is_equal(
+    table_of, collection_of, swap_of, batch_of, layout, pooling, dtype
+) -> None:
+    tables = [
+        table_of("t_item", features=("item",), pooling=pooling, dtype=dtype),
+        table_of("t_page", features=("page", "item"), dim=8, dtype=dtype),
+    ]
+    model = nn.Sequential(swap_of(collection_of(tables, whole=False), **layout))
+    batches = [batch_of({"page": BAGS, "item": BAGS[::-1]}), batch_of({"page": [], "item": []})]
+    result = verify(model, batches)
+    assert result.equal
+    assert result.batches == 2
+    assert [table.table for table in result.tables] == ["0.t_item", "0.t_page"]
+    bound = MAX_RELATIVE_ERROR_HALF if dtype == "fp16" else MAX_RELATIVE_ERROR
+    assert 0 <= result.max_rel_error <= bound
+    assert all(table.stale is None for table in result.tables)
+
+
+@pytest.mark.parametrize("policy", ["drop", "zero_row"])
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_every_policy_for_bad_ids_is_compared_by_its_own_meaning(
+    table_of, collection_of, swap_of, batch_of, layout, pooling, policy
+) -> None:
+    stock = collection_of([table_of(pooling=pooling)], whole=False)
+    result = verify(swap_of(stock, bad_ids=policy, **layout), [batch_of({"item": BAD})])
+    assert result.equal
+    kept = 6 if policy == "drop" else 9  # of the nine ids three are outside the table
+    assert result.tables[0].ids == kept
+
+
+def test_bad_ids_raise_where_the_plan_says_so(table_of, collection_of, swap_of, batch_of) -> None:
+    swapped = swap_of(collection_of([table_of()]))
+    with pytest.raises(ValueError, match="99"):
+        verify(swapped, [batch_of({"item": BAD})])
+    assert not swapped._forward_hooks
+    assert verify(swapped, [batch_of({"item": BAGS})]).equal
+
+
+def test_weighted_bags_are_equal(table_of, collection_of, swap_of, batch_of, layout) -> None:
+    stock = collection_of([table_of()], is_weighted=True, whole=False)
+    weights = [[0.5] * 4 + [-2.0] * 4, [1.0, -1.0, 1.0, 1.0], [], [3.0, 2.0, 2.0, 1.0]]
+    result = verify(swap_of(stock, **layout), [batch_of({"item": BAGS}, {"item": weights})])
+    assert result.equal
+    assert result.tables[0].rows_read < result.tables[0].ids
+
+
+def test_sums_that_nearly_cancel_are_judged_by_what_was_added(
+    table_of, collection_of, swap_of, batch_of
+) -> None:
+    stock = collection_of([table_of()], whole=False)
+    rows = stock.embedding_bags["t_item"].weight.data
+    rows[4] = -rows[3] * (1 + 1e-6)
+    rows[:] *= 1e4
+    result = verify(swap_of(stock), [batch_of({"item": [[3, 4], [3, 4, 5], [1, 3, 4, 2]]})])
+    assert result.equal
+
+
+# What is wrong is found
+
+
+def forge(swapped, row, tier="host"):
+    """Write a stored row by hand and record it as built: the guards of forward are fooled."""
+    stored = swapped.stored(0, tier)
+    stored.data[row, 1] += 0.5
+    freshness.record_built(swapped.weight(0), stored)
+    return stored
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("row", range(5))
+def test_one_wrong_sum_is_found(table_of, collection_of, swap_of, batch_of, row, dtype) -> None:
+    swapped = swap_of(collection_of([table_of(dtype=dtype)]))
+    forge(swapped, row)
+    result = verify(swapped, [batch_of({"item": [[0]]})])  # no bag reads the wrong row
+    assert not result.equal
+    assert result.tables[0].stale == f"stored row {row} is not the sum of its rows"
+
+
+def test_a_wrong_hot_row_is_found(table_of, collection_of, swap_of, batch_of) -> None:
+    swapped = swap_of(collection_of([table_of()]), num_hbm_sums=2, hot_items=(7, 9))
+    forge(swapped, 3, "hbm")
+    assert "stored row 3" in verify(swapped, [batch_of({"item": [[0]]})]).tables[0].stale
+
+
+def test_a_wrong_code_is_found_by_the_values(
+    table_of, collection_of, swap_of, batch_of, layout
+) -> None:
+    swapped = swap_of(collection_of([table_of()], whole=False), **layout)
+    code = swapped.rewriter.item_codes()[0]
+    code[3], code[4] = code[4].clone(), code[3].clone()
+    harmless = verify(swapped, [batch_of({"item": [[3], [4], [3, 4], [3, 4, 5]]})])
+    wrong = verify(swapped, [batch_of({"item": [[0]]}), batch_of({"item": [[3, 5]]})])
+    assert harmless.equal
+    assert not wrong.equal
+    assert wrong.tables[0].stale is None
+    assert wrong.max_abs_error > 0.1
+    assert wrong.max_rel_error > 0.1
+
+
+def test_a_wrong_table_does_not_hide_behind_a_right_one(
+    tables, collection_of, swap_of, batch_of
+) -> None:
+    swapped = swap_of(collection_of(tables))
+    forge(swapped, 0)
+    result = verify(swapped, [batch_of({"item": BAGS, "page": BAGS})])
+    assert [table.equal for table in result.tables] == [False, True]
+    assert not result.equal
+    assert result.batches == 0  # a stale model answers nothing, so nothing was run
+
+
+def test_a_number_where_stock_has_none_is_found(table_of, collection_of, swap_of, batch_of) -> None:
+    stock = collection_of([table_of()])
+    stock.embedding_bags["t_item"].weight.data[1:3] = torch.nan
+    swapped = swap_of(stock)
+    code = swapped.rewriter.item_codes()[0]
+    code[1:5] = code[1:5].roll(2)  # items 1 and 2 now find the sum of 3 and 4
+    result = verify(swapped, [batch_of({"item": [[1, 2]]})])
+    assert not result.equal
+    assert result.max_abs_error == result.max_rel_error == float("inf")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_nan_and_infinity_are_equal_to_themselves(
+    table_of, collection_of, swap_of, batch_of, layout, dtype
+) -> None:
+    stock = collection_of([table_of(dtype=dtype)])
+    rows = stock.embedding_bags["t_item"].weight.data
+    rows[1], rows[3], rows[4], rows[9] = torch.nan, torch.inf, -torch.inf, torch.inf
+    bags = [[1, 2], [3, 5], [3, 4], [9], [0, 2], [1, 3, 9]]
+    assert verify(swap_of(stock, **layout), [batch_of({"item": bags})]).equal
+
+
+# Calls
+
+
+class ByKeyword(nn.Module):
+    """Calls its collection with a keyword, and returns something else than a KeyedTensor."""
+
+    def __init__(self, collection) -> None:
+        super().__init__()
+        self.ebc = collection
+
+    def forward(self, scale, bags):
+        return scale * self.ebc(features=bags).values().sum()
+
+
+def test_batches_are_arguments_of_the_model(table_of, collection_of, swap_of, batch_of) -> None:
+    model = ByKeyword(swap_of(collection_of([table_of()])))
+    result = verify(model, ((2.0, batch_of({"item": BAGS})) for _ in range(3)))
+    assert result.equal
+    assert result.batches == 3
+    assert result.tables[0].ids == 3 * 14
+
+
+def test_two_modules_are_compared_each_with_its_own_tables(
+    table_of, collection_of, swap_of, batch_of
+) -> None:
+    model = nn.ModuleDict(
+        {
+            name: swap_of(collection_of([table_of(f"t_{name}", features=("item",))], seed=seed))
+            for seed, name in enumerate("ab")
+        }
+    )
+    model.forward = lambda bags: [module(bags) for module in model.values()]
+    forge(model["a"], 1)
+    result = verify(model, [batch_of({"item": BAGS})])
+    assert {table.table: table.equal for table in result.tables} == {"a.t_a": False, "b.t_b": True}
+
+
+def test_without_batches_nothing_is_proven(table_of, collection_of, swap_of) -> None:
+    with pytest.raises(GraceError, match="no batches"):
+        verify(swap_of(collection_of([table_of()])), [])
+
+
+def test_a_stock_model_is_refused(table_of, collection_of) -> None:
+    with pytest.raises(GraceError, match="no swapped module"):
+        verify(nn.Sequential(collection_of([table_of()])), [])
+
+
+def test_training_mode_is_refused(table_of, collection_of, swap_of, batch_of) -> None:
+    with pytest.raises(NotSupported, match="inference only"):
+        verify(swap_of(collection_of([table_of()])).train(), [batch_of({"item": BAGS})])
+
+
+# Counts
+
+
+def test_reads_are_counted_as_by_hand(table_of, collection_of, swap_of, batch_of, layout) -> None:
+    swapped = swap_of(collection_of([table_of()]), **layout)
+    for bag, reads in zip(BAGS, (5, 2, 0, 1), strict=True):
+        (table,) = verify(swapped, [batch_of({"item": [bag]})]).tables
+        assert (table.ids, table.rows_read) == (sum(i >= 0 for i in bag), reads)
+    (table,) = verify(swapped, [batch_of({"item": BAGS})] * 2).tables
+    assert (table.ids, table.rows_read) == (28, 16)
+    assert table.cut == 1 - 16 / 28
+    assert verify(swapped, [batch_of({"item": [[]]})]).tables[0].cut == 0
+
+
+def batches_of(trace, size=512):
+    """The bags of a trace, ids in source order."""
+    for first in range(0, trace.num_bags, size):
+        part = trace.take(np.arange(first, min(first + size, trace.num_bags)))
+        yield KeyedJaggedTensor(
+            keys=["item"],
+            values=torch.from_numpy(part.ids_L.astype(np.int64)),
+            lengths=torch.from_numpy(np.diff(part.offsets_B1)),
+        )
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_swapped_module_reads_what_the_bench_counts(
+    trace_path, name, table_of, collection_of, swap_of
+) -> None:
+    split = split_bags(read_npz(trace_path(name)), 0)
+    num_items = split.test.num_items
+    told = traffic(split, "grace", 1.0, 0, 256, None)
+    limit = int(told["picked"].removeprefix("size_limit="))
+    sums = paper_greedy.fit(split.train, num_items, 0, size_limit=limit)
+    offsets, members = clusters_of(sums)
+    clusters = [members[a:b] for a, b in itertools.pairwise(offsets)]
+    stock = collection_of([table_of(num_rows=num_items)])
+    for lookup in ("fused", "stock"):
+        swapped = swap_of(stock, clusters=clusters, num_hbm_sums=sums.num_sums // 2, lookup=lookup)
+        result = verify(swapped, batches_of(split.test))
+        assert result.equal
+        assert result.max_abs_error == 0  # whole numbers
+        (table,) = result.tables
+        assert (table.ids, table.rows_read) == (told["rows_before"], told["rows_after"])
+        assert table.rows_read == count_reads(split.test, sums).rows_after
+        assert table.cut == told["cut"]
