@@ -4,7 +4,8 @@ Flow: every forward calls ``grace::require_fresh`` first; its result feeds the l
 the check survives fx tracing and dead-code elimination.
 
 What notices a write to an original row:
-- the Parameter, its version counter or its address changed (in-place ops, loads, ``p.data = x``);
+- the Parameter, its version counter or its address changed (in-place ops, loads, ``p.data = x``),
+  or the version counter of the stored rows did;
 - any optimiser that holds it took a step (fused ones do not move the counter);
 - a rotating sample compares stored rows with their sums, a few each call, so writes that
   PyTorch does not see (``p.data.copy_``, numpy) are found within ``CALLS_TO_CHECK_ALL`` calls;
@@ -31,13 +32,14 @@ LEAST_ROWS_A_CALL = 4
 
 @dataclass
 class BuiltFrom:
-    """The state of the original weight when its sums were built.
+    """The state of the original weight, and of the stored rows, when they were built.
 
     ``keeps_address`` holds the storage, so that no later tensor can get the same address.
     """
 
     weight: "weakref.ref[Tensor]"
     version: int
+    stored_version: int
     address: int
     keeps_address: torch.UntypedStorage
     stepped: bool = False
@@ -51,7 +53,11 @@ def record_built(weight: Tensor, stored: Tensor) -> None:
     """Remember that ``stored`` was just built from ``weight``."""
     _watch_optimizers()
     _BUILT[stored] = BuiltFrom(
-        weakref.ref(weight), _version(weight), weight.data_ptr(), weight.untyped_storage()
+        weakref.ref(weight),
+        _version(weight),
+        _version(stored),
+        weight.data_ptr(),
+        weight.untyped_storage(),
     )
 
 
@@ -71,6 +77,8 @@ def why_stale(weight: Tensor, stored: Tensor) -> str | None:
         return "the table has other storage"
     if built.version != _version(weight):
         return "the table was written to"
+    if built.stored_version != _version(stored):
+        return "its stored rows were written to"
     return None
 
 

@@ -187,6 +187,13 @@ def test_a_round_trip_over_the_meta_device_needs_a_load(swapped, stock, batch) -
     assert torch.equal(answer(model, batch), truth)
 
 
+def test_codes_outlive_a_move_that_forgets_what_the_tensors_held(swapped) -> None:
+    held = {name: buffer.clone() for name, buffer in swapped.named_buffers()}
+    swapped._apply(torch.zeros_like)  # as to_empty does, but with contents that are known
+    assert all(torch.equal(buffer, held[name]) for name, buffer in swapped.named_buffers())
+    assert any(buffer.any() for buffer in held.values())
+
+
 def test_inference_mode_serves_and_builds(stock, swap_of, batch, layout, collection_of, tables):
     swapped = swap_of(stock, **layout)
     with torch.inference_mode():

@@ -158,6 +158,15 @@ def test_a_write_in_place_makes_the_sums_stale(swapped, stock, batch, write, gua
     heals(swapped, stock, batch)
 
 
+def test_a_write_to_the_stored_rows_makes_them_stale(swapped, stock, batch) -> None:
+    answer(swapped, batch)
+    with torch.no_grad():
+        swapped.stored(1, "host")[-1] += 1
+    with pytest.raises(StaleSums, match="'t_page': its stored rows were written to"):
+        swapped(batch)
+    heals(swapped, stock, batch)
+
+
 def test_a_new_storage_makes_the_sums_stale(swapped, stock, batch) -> None:
     weight = stock.embedding_bags["t_item"].weight
     address = weight.data_ptr()
