@@ -98,7 +98,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             KeyedTensor of float32 ``[B, sum of D]``.
 
         Raises:
-            GraceError: the batch is malformed, or an id is outside its table under ``raise``.
+            GraceError: the batch is malformed.
+            ValueError: an id is outside its table under ``raise``.
             NotImplementedError: a weighted table pools by MEAN, as in the stock collection.
             NotSupported: the module is in training mode, or the batch is VBE.
             StaleSums: a table changed since its sums were built.

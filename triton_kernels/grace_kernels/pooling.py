@@ -41,22 +41,20 @@ def _row_pointers(
     PITCH: tl.constexpr, STORED: tl.constexpr, HOT: tl.constexpr,
 ):  # fmt: skip
     """Return the address of every row; ``PITCH`` elements lie between two rows."""
-    plain = rows_ptr + row * PITCH  # int64: row * PITCH passes 2**31 at 17M rows of 128
-    if not STORED:
-        return plain
-    stored = row - num_rows
-    is_plain = stored < 0
-    if HOT:
-        hot = tl.load(hot_ptr + row, mask=is_plain & (row >= 0), other=-1).to(tl.int64)
-        stored = tl.where(hot >= 0, hot, stored)
-        is_plain = is_plain & (hot < 0)
-        in_host = (hot < 0) & (stored >= num_hbm_sums)
-    else:
+    at = rows_ptr + row * PITCH  # int64: row * PITCH passes 2**31 at 17M rows of 128
+    if STORED:
+        stored = row - num_rows
+        is_stored = stored >= 0
         in_host = stored >= num_hbm_sums
-    there = tl.where(
-        in_host, host_ptr + (stored - num_hbm_sums) * PITCH, hbm_ptr + stored * PITCH
-    )
-    return tl.where(is_plain, plain, there)
+        if HOT:
+            hot = tl.load(hot_ptr + row, mask=(row >= 0) & (row < num_rows), other=-1).to(tl.int64)
+            stored = tl.where(hot >= 0, hot, stored)
+            is_stored = is_stored | (hot >= 0)
+            in_host = in_host & (hot < 0)
+        in_hbm = hbm_ptr + stored * PITCH
+        there = tl.where(in_host, host_ptr + (stored - num_hbm_sums) * PITCH, in_hbm)
+        at = tl.where(is_stored, there, at)
+    return at
 
 
 @triton.jit
@@ -357,7 +355,7 @@ def pool_shape(dim: int, bits: int) -> tuple[int, int]:
     ((16, 2), (16, 4), (8, 8))
     """
     width = 1 << (dim - 1).bit_length()
-    rows = 16 if width <= 256 else 8
+    rows = min(16, max(1, 8192 // width))
     return rows, min(8, max(1, rows * width // 512))
 
 
