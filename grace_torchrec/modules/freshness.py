@@ -26,7 +26,7 @@ from grace_torchrec.errors import StaleSums
 from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.sums.build_rows import sum_sets
 
-CALLS_TO_CHECK_ALL = 4096
+CALLS_TO_CHECK_ALL = 16384  # fewer would cost lookups of large tables more than 2 %
 LEAST_ROWS_A_CALL = 4
 
 

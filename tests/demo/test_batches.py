@@ -1,5 +1,7 @@
 """Batches: bags stay whole and in source order, except for the candidate that is held out."""
 
+import itertools
+
 import numpy as np
 
 from grace_torchrec.demo.batches import history_batches
@@ -19,7 +21,7 @@ def bags_of(batches):
 
 def test_whole_bags_come_in_order_with_their_ids_in_source_order():
     ends = TRACE.offsets_B1
-    want = [TRACE.ids_L[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    want = [TRACE.ids_L[a:b].tolist() for a, b in itertools.pairwise(ends)]
     assert bags_of(history_batches(TRACE, 50)) == want
 
 

@@ -24,17 +24,22 @@ def first_stale_row(rows: Any, stored: Any, indptr: Any, items: Any, first: int,
         first: First stored row to check.
         last: One past the last.
     """
+    dim = stored.shape[1]
+    total = np.empty(dim, np.float64)
+    size = np.empty(dim, np.float64)
     for row in range(first, last):
-        for d in range(stored.shape[1]):
-            total = np.float64(0.0)
-            size = np.float64(0.0)
-            for place in range(indptr[row], indptr[row + 1]):
-                value = np.float64(rows[items[place], d])
-                total += value
-                size += abs(value)
-            have = np.float64(stored[row, d])
-            same = have == total or (np.isnan(have) and np.isnan(total))
-            near = size < np.inf and abs(have - total) <= RELATIVE * size
+        total[:] = 0.0
+        size[:] = 0.0
+        for place in range(indptr[row], indptr[row + 1]):
+            item = np.uintp(items[place])
+            for d in range(dim):
+                value = np.float64(rows[item, np.uintp(d)])
+                total[d] += value
+                size[d] += abs(value)
+        for d in range(dim):
+            have, want = stored[row, d], np.float32(total[d])  # a sum may overflow float32
+            same = have == want or (np.isnan(have) and np.isnan(want))
+            near = size[d] < np.inf and abs(have - total[d]) <= RELATIVE * size[d]
             if not (same or near):
                 return row
     return -1
