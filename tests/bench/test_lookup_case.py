@@ -1,0 +1,59 @@
+"""lookup: what is saved is what was asked for, entrants are equal before they are timed."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from bench.cases.lookup import RIVALS, _check_equal, _in_code_order, lookup
+from bench.grouped_bags import grouped_bags
+from grace_torchrec.errors import GraceError
+
+
+@pytest.fixture(scope="module")
+def bags():
+    return grouped_bags(2000, 30, 16, 0.4, num_batches=4)
+
+
+def test_every_field_of_the_contract_that_this_version_measures(bags):
+    result = lookup(bags, 2000, 16, threads=1, rounds=2)
+    assert result["saved"] == pytest.approx(0.4)
+    assert set(result["ratios"]) == set(RIVALS)
+    for name, rivals in RIVALS.items():
+        assert set(result["ratios"][name]) == set(rivals)
+    for spread in result["ns_per_id"].values():
+        assert 0 < spread["p10"] <= spread["median"] <= spread["p90"]
+    assert set(result["rewrite_ns_per_id"]) == {"raw", "ordered"}
+
+
+@pytest.mark.parametrize(("pooling", "saved"), [(30, 0.2), (60, 0.4), (145, 0.25), (12, 0.0)])
+def test_bags_save_the_share_that_was_asked_for(pooling, saved):
+    made = grouped_bags(6000, pooling, 8, saved, num_batches=2)
+    from grace_kernels.cpu import rewrite_clusters
+
+    for ids, offsets in made.batches:
+        rows, _, _ = rewrite_clusters(
+            ids.numpy(), offsets.numpy(), None, made.sums.code.item_code_N
+        )
+        assert 1 - rows.size / ids.numel() == pytest.approx(saved, abs=1 / pooling + 1e-9)
+
+
+def test_more_than_the_bags_can_save_is_refused():
+    with pytest.raises(GraceError, match="cannot save"):
+        grouped_bags(2000, 10, 8, 0.8, num_batches=1)
+
+
+def test_code_order_keeps_bags_and_puts_clusters_together(bags):
+    ids, offsets = bags.batches[0]
+    code = bags.sums.code.item_code_N
+    ordered = _in_code_order(ids, offsets, code)
+    for a, b in itertools.pairwise(offsets.tolist()):
+        assert sorted(ordered[a:b].tolist()) == sorted(ids[a:b].tolist())
+        assert (np.diff(code[ordered[a:b].numpy()]) >= 0).all()
+
+
+def test_an_entrant_that_differs_is_never_timed():
+    entrants = {"embedding_bag": lambda k: torch.ones(2, 2), "ours": lambda k: torch.zeros(2, 2)}
+    with pytest.raises(GraceError, match="ours differs"):
+        _check_equal(entrants, 1)
