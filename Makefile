@@ -13,7 +13,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 STARTED := .venv/.started
 PATHS := PYTHONPATH=.:triton_kernels:sharding
-PYTEST := $(BIN)/python -m pytest $(if $(TRACES),--traces $(abspath $(TRACES)))
+# with "=": pytest would take a value of its own for the folder to look for its settings in
+PYTEST := $(BIN)/python -m pytest $(if $(TRACES),--traces=$(abspath $(TRACES)))
 GENERATED := --generate 10000,12000
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -10,8 +10,6 @@ hot rows); ``N + j`` is stored row j of the fast tier, from ``num_hbm_sums`` on 
 One pointer is selected per row, then every row is loaded once, 16 bytes a lane. Host memory is
 read in place through its mapped address; nothing here is managed memory.
 
-Row formats: float32, float16, bfloat16; int8 and int4 as fbgemm lays them out: float16 scale,
-float16 bias, then D values of 8 or 4 bits (low half first), maybe padding; value * scale + bias.
 Sums are float32; their order is the device's (a few rows in parallel), not the order of the bag.
 
 Shapes: L slots, B bags, B1 = B + 1, N items, R stored rows, D dimension, W bytes of a row.
@@ -19,7 +17,6 @@ Shapes: L slots, B bags, B1 = B + 1, N items, R stored rows, D dimension, W byte
 
 # mypy: disable-error-code="no-untyped-def, import-untyped"
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,11 +25,11 @@ import triton.language as tl
 from torch import Tensor
 
 from grace_kernels.clusters import RewrittenBags, check_bags, is_narrow, rewrite_bag
+from grace_kernels.device_rows import HEADER_BYTES, DeviceRows
 
-__all__ = ["DeviceRows", "pool_rows", "pooled_lookup"]
+__all__ = ["pool_rows", "pooled_lookup"]
 
-HEADER_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
-FLOAT_ROWS = (torch.float32, torch.float16, torch.bfloat16)
+_HEADER_BYTES = tl.constexpr(HEADER_BYTES)
 
 
 @triton.jit
@@ -66,50 +63,53 @@ def pool_bag(
 ):  # fmt: skip
     """Write ``scale`` times the sum of the rows of one bag to ``out_ptr``.
 
-    ``BITS`` 0: elements are floats, ``WIDTH`` columns. Else elements are int32 words, one header
-    and ``WIDTH`` words of ``32 // BITS`` values. ``ROWS`` rows are in flight at a time.
+    ``BITS`` 0: elements are floats, ``WIDTH`` columns. Else elements are bytes: a header, then
+    ``WIDTH`` bytes of ``8 // BITS`` values. ``ROWS`` rows are in flight at a time.
     """
     column = tl.arange(0, WIDTH)
+    inside = column < DIM // (2 if BITS == 4 else 1)
     lane = tl.arange(0, ROWS)
     total = tl.zeros((ROWS, WIDTH), tl.float32)
     if BITS > 0:
-        PER_WORD: tl.constexpr = 32 // BITS
-        shift = tl.arange(0, PER_WORD) * BITS
-        packed = tl.zeros((ROWS, WIDTH, PER_WORD), tl.float32)
+        high = tl.zeros((ROWS, WIDTH), tl.float32)  # second value of every byte of 4-bit rows
         biases = tl.zeros((ROWS,), tl.float32)
     for first in range(0, num_ids, ROWS):
-        here = first + lane < num_ids
         slot = begin + first + lane
-        row = tl.load(row_ids_ptr + slot, mask=here, other=-1).to(tl.int64)
+        row = tl.load(row_ids_ptr + slot, mask=first + lane < num_ids, other=-1).to(tl.int64)
         here = row >= 0
         at = _row_pointers(
             row, rows_ptr, hbm_ptr, host_ptr, hot_ptr, num_rows, num_hbm_sums, PITCH, STORED, HOT
         )
+        mask = here[:, None] & inside[None, :]
         if BITS == 0:
-            mask = here[:, None] & (column < DIM)[None, :]
             value = tl.load(at[:, None] + column[None, :], mask=mask, other=0).to(tl.float32)
             if WEIGHTED:
                 value *= tl.load(weights_ptr + slot, mask=here, other=0)[:, None]
             total += value
         else:
-            head = tl.load(at, mask=here, other=0)
-            factor = (head & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            bias = (head >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            mask = here[:, None] & (column < DIM // PER_WORD)[None, :]
-            word = tl.load(at[:, None] + 1 + column[None, :], mask=mask, other=0)
+            head = at.to(tl.pointer_type(tl.float16), bitcast=True)
+            factor = tl.load(head, mask=here, other=0).to(tl.float32)
+            bias = tl.load(head + 1, mask=here, other=0).to(tl.float32)
+            # 4 bytes behind the start of an aligned row: 4 bytes a lane is the widest load
+            byte = tl.load(at[:, None] + _HEADER_BYTES + column[None, :], mask=mask, other=0)
             if WEIGHTED:
                 weight = tl.load(weights_ptr + slot, mask=here, other=0)
                 factor *= weight
                 bias *= weight
-            value = (word[:, :, None] >> shift[None, None, :]) & ((1 << BITS) - 1)
-            packed += value.to(tl.float32) * factor[:, None, None]
+            if BITS == 4:
+                high += (byte >> 4).to(tl.float32) * factor[:, None]
+                byte = byte & 15
+            total += byte.to(tl.float32) * factor[:, None]
             biases += bias
-    if BITS == 0:
-        tl.store(out_ptr + column, tl.sum(total, 0) * scale, mask=column < DIM)
+    pooled = tl.sum(total, 0)
+    if BITS > 0:
+        pooled += tl.sum(biases, 0)
+    if BITS == 4:
+        tl.store(out_ptr + 2 * column, pooled * scale, mask=inside)
+        upper = tl.sum(high, 0) + tl.sum(biases, 0)
+        tl.store(out_ptr + 2 * column + 1, upper * scale, mask=inside)
     else:
-        place = column[:, None] * PER_WORD + tl.arange(0, PER_WORD)[None, :]
-        pooled = (tl.sum(packed, 0) + tl.sum(biases, 0)) * scale
-        tl.store(out_ptr + place, pooled, mask=place < DIM)
+        tl.store(out_ptr + column, pooled * scale, mask=inside)
 
 
 @triton.jit
@@ -171,86 +171,6 @@ def pooled_lookup_kernel(
         out_ptr + bag.to(tl.int64) * out_pitch, scale,
         DIM, WIDTH, PITCH, BITS, ROWS, WEIGHTED, STORED, HOT,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceRows:
-    """Where the rows of one table lie; every tensor is on the device or in pinned host memory.
-
-    Attributes:
-        rows: ``[N, D]`` float rows, or uint8 ``[N, W]`` quantised rows.
-        dim: Dimension D.
-        bits: 0 for float rows, 8 or 4.
-        hbm: ``[R', ...]`` stored rows of the fast tier: sums, then hot rows; None: no stored rows.
-        host: ``[R'', ...]`` the sums that follow, or None.
-        hot_row_N: int32 row of ``hbm`` that copies the item, -1 if none; or None.
-        num_hbm_sums: Sums in ``hbm``.
-    """
-
-    rows: Tensor
-    dim: int
-    bits: int = 0
-    hbm: Tensor | None = None
-    host: Tensor | None = None
-    hot_row_N: Tensor | None = None
-    num_hbm_sums: int = 0
-
-    def __post_init__(self) -> None:
-        """Check types and sizes once.
-
-        Raises:
-            ValueError: a row format without a kernel, or tensors of different formats.
-        """
-        if self.bits not in (0, 4, 8):
-            raise ValueError(f"rows have 0 (float), 8 or 4 bits, got {self.bits}")
-        if (self.rows.dtype in FLOAT_ROWS) != (self.bits == 0):
-            raise ValueError(f"no kernel reads {self.rows.dtype} rows of {self.bits} bits")
-        if self.bits:
-            self._check_quantised()
-        elif self.rows.shape[1] != self.dim:
-            raise ValueError(f"rows have {self.rows.shape[1]} columns, dim is {self.dim}")
-        if self.hbm is None and (self.host is not None or self.hot_row_N is not None):
-            raise ValueError("stored rows need a fast tier, give an empty one")
-        for tensor in (self.rows, self.hbm, self.host):
-            if tensor is not None and (
-                tensor.dtype != self.rows.dtype
-                or tensor.shape[1] != self.rows.shape[1]
-                or not tensor.is_contiguous()
-            ):
-                raise ValueError("stored rows must be contiguous and of the format of the table")
-        if self.hot_row_N is not None and self.hot_row_N.dtype != torch.int32:
-            raise ValueError(f"hot rows must be int32, got {self.hot_row_N.dtype}")
-
-    def _check_quantised(self) -> None:
-        """Quantised rows are read as 32-bit words: nothing may cross one."""
-        row_bytes, words = self.rows.shape[1], self.dim * self.bits // 8
-        if self.rows.dtype != torch.uint8 or row_bytes % 4 or self.dim * self.bits % 32:
-            raise ValueError(
-                f"rows of {self.bits} bits must be uint8, of whole 4-byte words; "
-                f"got {self.rows.dtype}, {row_bytes} bytes, dim {self.dim}"
-            )
-        if row_bytes < HEADER_BYTES + words:
-            raise ValueError(f"{row_bytes} bytes are too few for {self.dim} values and a header")
-
-    def kernel_tensors(self) -> tuple[Tensor | None, ...]:
-        """Return rows, fast tier, host tier and hot map as the kernels take them."""
-        tiers = (self.rows, self.hbm, self.hbm if self.host is None else self.host)
-        if self.bits:
-            tiers = tuple(None if t is None else t.view(torch.int32) for t in tiers)  # type: ignore[assignment]
-        return (*tiers, self.hot_row_N)
-
-    def kernel_constants(self) -> dict[str, int]:
-        """Return the sizes the kernels are compiled for."""
-        columns = self.dim * self.bits // 32 if self.bits else self.dim
-        pitch = self.rows.shape[1] // 4 if self.bits else self.dim
-        return {
-            "DIM": self.dim,
-            "WIDTH": 1 << (columns - 1).bit_length(),
-            "PITCH": pitch,
-            "BITS": self.bits,
-            "STORED": self.hbm is not None,
-            "HOT": self.hot_row_N is not None,
-        }
 
 
 def pool_rows(
@@ -330,18 +250,16 @@ def pooled_lookup(
     asked = torch.empty_like(lengths)
     weighted = weights_L is not None
     row_weights: Any = torch.empty_like(weights_L) if weights_L is not None else None
-    bits, row_bits = (
-        None if w is None else w.view(torch.int32) for w in (weights_L, row_weights)
-    )
-    rows_in_flight, warps = pool_shape(table.dim, table.bits)
+    bits, row_bits = (None if w is None else w.view(torch.int32) for w in (weights_L, row_weights))
     if num_bags:
         pooled_lookup_kernel[(num_bags,)](
             ids_L, offsets_B1, bits, item_code_N, scratch, row_bits, row_weights,
             lengths, asked, bad_ids,
             *table.kernel_tensors(), num_rows, table.num_hbm_sums, out_BD, out_BD.stride(0),
             LOG=log, NARROW=is_narrow(log, num_sums, weighted), POLICY=policy,
-            CODED=item_code_N.numel() > 0, **table.kernel_constants(), ROWS=rows_in_flight,
-            MEAN=mean, WEIGHTED=weighted, num_warps=max(warps, (1 << log) // 128),
+            CODED=item_code_N.numel() > 0, **table.kernel_constants(),
+            ROWS=pool_shape(table.dim, table.bits)[0], MEAN=mean, WEIGHTED=weighted,
+            num_warps=lookup_warps(table.dim, table.bits, 1 << log),
         )  # fmt: skip
     return asked, lengths
 
@@ -357,6 +275,11 @@ def pool_shape(dim: int, bits: int) -> tuple[int, int]:
     width = 1 << (dim - 1).bit_length()
     rows = min(16, max(1, 8192 // width))
     return rows, min(8, max(1, rows * width // 512))
+
+
+def lookup_warps(dim: int, bits: int, piece: int) -> int:
+    """Return the warps of a program that rewrites pieces of ``piece`` ids, then pools."""
+    return max(pool_shape(dim, bits)[1], piece // 128)
 
 
 def _check_out(out_BD: Tensor, num_bags: int, dim: int) -> None:
