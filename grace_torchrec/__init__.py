@@ -1,4 +1,4 @@
-"""grace-torchrec: stored partial sums, placement and stream schedules for TorchRec.
+"""grace-torchrec: stored partial sums and two-memory placement for TorchRec lookups.
 
 The public names load on first use, so ``import grace_torchrec`` loads neither torch nor numpy.
 

@@ -8,7 +8,8 @@ Shapes: N items, N1 = N + 1, E directed edges, C clusters, C1 = C + 1, M members
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from grace_kernels._jit import jit
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -16,13 +17,13 @@ Floats = npt.NDArray[np.float64]
 ENLARGED, MARGINAL, LAST_ADDED, FIRST_EDGE, FLOOR = range(5)
 
 
-@njit(cache=True)
+@jit
 def interpolate(lower: float, upper: float, interpolation: float) -> float:
     """Return the point between two bounds: 0 is ``lower``, 1 is ``upper``."""
     return lower + interpolation * (upper - lower)
 
 
-@njit(cache=True)
+@jit
 def admits(
     policy: int,
     tolerance: float,
@@ -58,7 +59,7 @@ def admits(
     return more_value / more_rows >= tolerance * first
 
 
-@njit(cache=True)
+@jit
 def grow(
     indptr_N1: Int64s,
     partners_E: Int32s,
@@ -142,7 +143,7 @@ def grow(
     return offsets[: num_clusters + 1], members[: offsets[num_clusters]], values[:num_clusters]
 
 
-@njit(cache=True)
+@jit
 def _add_edges(
     partners: Int32s,
     counts: Int32s,
@@ -165,7 +166,7 @@ def _add_edges(
     return num_touched
 
 
-@njit(cache=True)
+@jit
 def _best_candidate(
     candidates: Int64s,
     taken_N: npt.NDArray[np.bool_],

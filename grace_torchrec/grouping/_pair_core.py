@@ -8,7 +8,8 @@ Shapes: B bags, B1 = B + 1, N items, N1 = N + 1, L ids, E directed edges.
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from grace_kernels._jit import jit
 
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -21,7 +22,7 @@ _MULTIPLIER = np.uint64(_DE_BRUIJN)
 _ONE, _ZERO, _SHIFT, _LAST_BIT = np.uint64(1), np.uint64(0), np.uint64(58), np.uint64(63)
 
 
-@njit(cache=True)
+@jit
 def bags_of_items(offsets_B1: Int64s, ids_L: Ids, num_items: int) -> tuple[Int64s, Int32s]:
     """Invert the bags: (indptr ``[N + 1]``, bag ``[L]``), the bags that hold each item."""
     starts = np.zeros(num_items + 1, np.int64)
@@ -38,7 +39,7 @@ def bags_of_items(offsets_B1: Int64s, ids_L: Ids, num_items: int) -> tuple[Int64
     return starts, bags
 
 
-@njit(cache=True)
+@jit
 def count_pairs(
     offsets_B1: Int64s, ids_L: Ids, indptr_N1: Int64s, bags_L: Int32s, capacity: int
 ) -> tuple[Int64s, Int32s, Int32s]:
@@ -78,7 +79,7 @@ def count_pairs(
     return indptr, partners[:used], counts[:used]
 
 
-@njit(cache=True)
+@jit
 def _count_row(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s) -> None:
     """Add the ids of ``bags`` to the counters."""
     for bag in bags:
@@ -86,7 +87,7 @@ def _count_row(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s) -> 
             seen_N[ids_L[place]] += 1
 
 
-@njit(cache=True)
+@jit
 def _count_sparse_row(
     offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s, touched: npt.NDArray[np.uint64]
 ) -> None:
@@ -98,7 +99,7 @@ def _count_sparse_row(
             touched[partner >> 6] |= _ONE << (np.uint64(partner) & _LAST_BIT)
 
 
-@njit(cache=True)
+@jit
 def _read_by_scan(seen_N: Int32s, partners_E: Int32s, counts_E: Int32s, used: int) -> int:
     """Append the counters that are not 0, and clear them; return the new end."""
     for partner in range(seen_N.size):
@@ -110,7 +111,7 @@ def _read_by_scan(seen_N: Int32s, partners_E: Int32s, counts_E: Int32s, used: in
     return used
 
 
-@njit(cache=True)
+@jit
 def _read_by_bitmap(
     seen_N: Int32s,
     touched: npt.NDArray[np.uint64],
@@ -134,7 +135,7 @@ def _read_by_bitmap(
     return used
 
 
-@njit(cache=True)
+@jit
 def weighted_degrees(indptr_N1: Int64s, counts_E: Int32s) -> Int64s:
     """Return the sum of the counts of each item's edges, int64 ``[N]``."""
     degrees = np.zeros(indptr_N1.size - 1, np.int64)

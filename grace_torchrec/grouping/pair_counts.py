@@ -55,7 +55,8 @@ class PairCounts:
 
     def weighted_degrees(self) -> npt.NDArray[np.int64]:
         """Return the sum of the counts of each item's edges, int64 ``[N]``."""
-        return _pair_core.weighted_degrees(self.indptr_N1, self.counts_E)
+        degrees: npt.NDArray[np.int64] = _pair_core.weighted_degrees(self.indptr_N1, self.counts_E)
+        return degrees
 
 
 def count_pairs(trace: Trace, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT) -> PairCounts:

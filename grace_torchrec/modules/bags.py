@@ -81,7 +81,7 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
     if given is not None and given.numel() == num_bags + 1:
         offsets = given.to(torch.int64)
     else:
-        offsets = torch.zeros(num_bags + 1, dtype=torch.int64)
+        offsets = torch.zeros(num_bags + 1, dtype=torch.int64, device=features.values().device)
         if lengths is not None and num_bags:
             torch.cumsum(lengths, 0, out=offsets[1:])
     offsets = offsets.contiguous()

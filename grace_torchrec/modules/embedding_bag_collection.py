@@ -10,6 +10,7 @@ Shapes: F features, B bags of each, T tables, N items, R stored rows, D dimensio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 setattr(self, tier, inner)
         self._fused = FusedLookup(self._plans)
         self._stock = StockLookup(self._plans, self._output_names)
-        counts = torch.zeros(len(self._dims), 2, dtype=torch.int64)
+        counts = torch.zeros(len(self._dims), 2, dtype=torch.int64, device="cpu")
         self.register_buffer("_reads", counts, persistent=False)
         checkpoint.install_hooks(self)
         self.rebuild_sums()
@@ -198,15 +199,13 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def weight(self, table: int) -> nn.Parameter:
         """Return the original rows of table number ``table``."""
-        weight: nn.Parameter = self._home(table).embedding_bags[self._configs[table].name].weight
-        return weight
+        return self._rows_of(self._plans[table].placement.originals, self._configs[table].name)
 
     def stored(self, table: int, tier: str) -> Tensor:
         """Return the stored rows of a table in a tier (``[0, D]`` where there are none)."""
         name = stored_name(self._configs[table].name, tier)
         if name in self._sets:
-            rows: Tensor = getattr(self, tier).embedding_bags[name].weight
-            return rows
+            return self._rows_of(tier, name)
         return self.weight(table).detach()[:0]
 
     @torch.no_grad()
@@ -252,7 +251,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def calls_to_check_all(self) -> int:
         """After so many forwards the rotating sample has compared every stored row once."""
         rows = [self.stored(t, tier).shape[0] for tier, t in self._sets.values()]
-        return max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
+        # One table of stored rows has its turn in each forward.
+        return len(rows) * max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
 
     def extra_bytes_of(self, table: str) -> int:
         """Every byte held beside an original table: stored rows, their sets, codes."""
@@ -327,9 +327,16 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return the inner collection that holds an original table."""
         return getattr(self, self._plans[table].placement.originals)
 
+    def _rows_of(self, tier: str, name: str) -> nn.Parameter:
+        """Return the rows of an inner table; plain dictionaries, for this runs in every forward."""
+        tables: Any = self._modules[tier]._modules["embedding_bags"]._modules
+        rows: nn.Parameter = tables[name]._parameters["weight"]
+        return rows
+
     def _sets_of(self, name: str) -> tuple[Tensor, Tensor]:
         """Return indptr and items of the sets behind a stored table."""
-        return getattr(self, f"{name}_indptr"), getattr(self, f"{name}_items")
+        buffers: Any = self._buffers
+        return buffers[f"{name}_indptr"], buffers[f"{name}_items"]
 
     def _stored_state(
         self,
@@ -337,11 +344,10 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return what the freshness check compares."""
         tables: list[Tensor] = [self.weight(t) for t in range(len(self._configs))]
         stored = [self.stored(t, tier) for tier, t in self._sets.values()]
-        indptrs = [getattr(self, f"{name}_indptr") for name in self._sets]
-        items = [getattr(self, f"{name}_items") for name in self._sets]
+        sets = [self._sets_of(name) for name in self._sets]
         table_of = [t for _, t in self._sets.values()]
         labels = [repr(config.name) for config in self._configs]
-        return tables, table_of, stored, indptrs, items, labels
+        return tables, table_of, stored, [s[0] for s in sets], [s[1] for s in sets], labels
 
     def _count(self, chosen: list[int], reads: Tensor) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""

@@ -8,7 +8,8 @@ What notices a write to an original row:
   or the version counter of the stored rows did;
 - any optimiser that holds it took a step (fused ones do not move the counter);
 - a rotating sample compares stored rows with their sums, a few each call, so writes that
-  PyTorch does not see (``p.data.copy_``, numpy) are found within ``CALLS_TO_CHECK_ALL`` calls;
+  PyTorch does not see (``p.data.copy_``, numpy) are found within a number of calls that the
+  module states (``calls_to_check_all``); these reads are in no count of rows read;
 - sums of unknown origin (a deepcopy, an unpickled model) are compared in full at first use.
 """
 
@@ -26,8 +27,9 @@ from grace_torchrec.errors import StaleSums
 from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.sums.build_rows import sum_sets
 
-CALLS_TO_CHECK_ALL = 16384  # fewer would cost lookups of large tables more than 2 %
-LEAST_ROWS_A_CALL = 4
+# Stored rows compared in a forward: a few, so that small batches of large tables feel nothing.
+LEAST_ROWS_A_CALL, MOST_ROWS_A_CALL = 4, 16
+FEW_CALLS = 16384  # a table gets more than the least where that many calls would not cover it
 
 
 @dataclass
@@ -44,6 +46,7 @@ class BuiltFrom:
     keeps_address: torch.UntypedStorage
     stepped: bool = False
     next_row: int = 0
+    calls: int = 0
 
 
 _BUILT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # stored rows -> BuiltFrom
@@ -69,8 +72,11 @@ def forget(stored: Tensor) -> None:
 def why_stale(weight: Tensor, stored: Tensor) -> str | None:
     """Return why ``stored`` may not match ``weight``, None if nothing speaks against it."""
     built = _BUILT.get(stored)
-    if built is None:
-        return None
+    return None if built is None else _why_differs(built, weight, stored)
+
+
+def _why_differs(built: BuiltFrom, weight: Tensor, stored: Tensor) -> str | None:
+    """Return what changed since the rows were built."""
     if built.stepped:
         return "an optimiser that holds the table took a step"
     if built.weight() is not weight or built.address != weight.data_ptr():
@@ -136,11 +142,12 @@ def require_fresh(
     """
     for weight, label in zip(tables, labels, strict=True):
         refuse_unreadable(label, weight)
-    for table, rows, indptr, members in zip(table_of, stored, indptrs, items, strict=True):
-        weight = tables[table]
-        reason = why_stale(weight, rows)
+    sampled = _whose_turn(stored)
+    for place, (table, rows) in enumerate(zip(table_of, stored, strict=True)):
+        weight, indptr, members = tables[table], indptrs[place], items[place]
         built = _BUILT.get(rows)
-        if reason is None:
+        reason = None if built is None else _why_differs(built, weight, rows)
+        if reason is None and (built is None or place == sampled):
             num_rows = rows.shape[0]
             first = 0 if built is None else built.next_row
             last = num_rows if built is None else min(num_rows, first + rows_a_call(num_rows))
@@ -157,9 +164,18 @@ def require_fresh(
             )
 
 
+def _whose_turn(stored: Sequence[Tensor]) -> int:
+    """Return which table of stored rows is sampled in this call: each in turn."""
+    lead: BuiltFrom | None = _BUILT.get(stored[0]) if stored else None
+    if lead is None:
+        return 0
+    lead.calls += 1
+    return lead.calls % len(stored)
+
+
 def rows_a_call(num_rows: int) -> int:
     """Return how many stored rows the rotating sample compares in one call."""
-    return max(LEAST_ROWS_A_CALL, -(-num_rows // CALLS_TO_CHECK_ALL))
+    return min(MOST_ROWS_A_CALL, max(LEAST_ROWS_A_CALL, -(-num_rows // FEW_CALLS)))
 
 
 def _version(weight: Tensor) -> int:
@@ -197,7 +213,7 @@ def _require_fresh_op(
 ) -> Tensor:
     """Check, and return an empty tensor that the lookup takes as proof."""
     require_fresh(tables, table_of, stored, indptrs, items, labels)
-    return torch.empty(0, dtype=torch.int8)
+    return torch.empty(0, dtype=torch.int8, device="cpu")
 
 
 _LIBRARY = torch.library.Library("grace", "FRAGMENT")

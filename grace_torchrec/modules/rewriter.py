@@ -130,11 +130,13 @@ def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
     return rows
 
 
-def stored_sets(plan: TablePlan) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+def stored_sets(
+    plan: TablePlan,
+) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]]:
     """Return the sets behind the stored rows of each tier: sums, then hot rows as sets of one.
 
     Returns:
-        tier name -> (int64 indptr ``[R + 1]``, int32 items); tiers without rows are left out.
+        tier name -> (int64 indptr ``[R + 1]``, items int32, int64 where rows need it); tiers without rows are left out.
     """
     split = plan.placement.num_hbm_sums
     indptr = plan.sums.set_indptr_R1 if plan.sums is not None else np.zeros(1, np.int64)
@@ -145,4 +147,5 @@ def stored_sets(plan: TablePlan) -> dict[str, tuple[npt.NDArray[np.int64], npt.N
         "hbm": (hbm_indptr, np.concatenate([items[: indptr[split]], hot])),
         "host": (indptr[split:] - indptr[split], items[indptr[split] :]),
     }
-    return {tier: (p, i.astype(np.int32)) for tier, (p, i) in sets.items() if p.size > 1}
+    narrow = np.int32 if plan.spec.num_rows <= 2**31 else np.int64
+    return {tier: (p, i.astype(narrow)) for tier, (p, i) in sets.items() if p.size > 1}

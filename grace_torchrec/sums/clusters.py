@@ -90,7 +90,6 @@ def cluster_code(
         raise GraceError("an item is in two clusters")
     sums = (1 << sizes) - 1 - sizes
     blocks = np.cumsum(sums) - sums
-    int(sums.sum())
     slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
     code = np.full(num_items, -1, np.int64)
     code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots

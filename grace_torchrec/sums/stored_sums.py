@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.sums.clusters import ClusterCode, cluster_code, cluster_sets
+from grace_torchrec.sums.clusters import (
+    SLOT_BITS,
+    ClusterCode,
+    cluster_code,
+    cluster_sets,
+    num_sums,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,11 @@ class StoredSums:
 
     def __post_init__(self) -> None:
         """Check sizes and ranges once."""
-        if self.set_indptr_R1[0] != 0 or self.set_indptr_R1[-1] != self.set_items_S.size:
+        if (
+            self.set_indptr_R1.size < 1
+            or self.set_indptr_R1[0] != 0
+            or self.set_indptr_R1[-1] != self.set_items_S.size
+        ):
             raise GraceError("stored sums: indptr does not cover the items")
         if self.num_sums and np.diff(self.set_indptr_R1).min() < 2:
             raise GraceError("stored sums: a set has fewer than two items")
@@ -45,6 +55,15 @@ class StoredSums:
         if self.code.item_code_N.shape != (self.num_items,):
             raise GraceError(
                 f"stored sums: the code has {self.code.item_code_N.shape}, expected {self.num_items} items"
+            )
+        last_block = int(self.code.item_code_N.max(initial=-1)) >> SLOT_BITS
+        members = (
+            int((self.code.item_code_N >> SLOT_BITS == last_block).sum()) if last_block >= 0 else 0
+        )
+        if last_block >= 0 and last_block + num_sums(members) > self.num_sums:
+            raise GraceError(
+                f"stored sums: the code names row {last_block + num_sums(members) - 1}, "
+                f"there are {self.num_sums}"
             )
 
     @property

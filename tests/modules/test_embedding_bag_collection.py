@@ -1,5 +1,7 @@
 """The drop-in as a module: what it takes over, what it tells, and what it refuses when made."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -99,3 +101,45 @@ def test_counting_begins_at_zero_each_time(stock, swap_of, batch_of):
         with module.counting_reads() as reads:
             module(batch)
         assert reads.tolist() == [[2, 1], [1, 1], [2, 1]]
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float16])
+def test_the_defaults_of_the_process_do_not_matter(
+    swap_of, collection_of, table_of, batch_of, default
+):
+    stock = collection_of([table_of(), table_of("t_page", features=("page",), dim=8)])
+    batch = batch_of({"item": [[1, 2, 7], [3, 4, 5]], "page": [[1, 2], []]})
+    want = stock(batch).values()
+    swapped = swap_of(stock)
+    torch.set_default_dtype(default)
+    try:
+        with torch.no_grad():
+            got = swapped(batch).values()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert got.dtype == torch.float32
+    assert got.equal(want)
+
+
+def test_a_forked_child_looks_up_after_its_parent_used_threads(tmp_path):
+    """GNU OpenMP ends a child that starts threads after its parent did: the child uses one."""
+    script = tmp_path / "fork.py"
+    script.write_text(
+        "import os, numpy as np\n"
+        "from grace_kernels.cpu import TableRows, pooled_lookup\n"
+        "rows, none = np.ones((100, 64), np.float32), np.zeros(0, np.int32)\n"
+        "table = TableRows(rows, rows[:0], rows[:0], none, none, 0)\n"
+        "ids, offsets = np.zeros(20000, np.int64), np.arange(0, 20001, 20)\n"
+        "out = np.zeros((1000, 64), np.float32)\n"
+        "run = lambda: pooled_lookup(ids, offsets, None, table, out, mean=False, policy=0, num_threads=2)\n"
+        "run()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    out[:] = 0\n"
+        "    run()\n"
+        "    os._exit(0 if (out == 20).all() else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

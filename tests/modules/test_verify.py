@@ -12,7 +12,7 @@ from bench.cases.traffic import traffic
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.grouping import paper_greedy
 from grace_torchrec.modules import freshness
-from grace_torchrec.modules.verify import MAX_RELATIVE_ERROR, MAX_RELATIVE_ERROR_HALF, verify
+from grace_torchrec.modules.verify import ROUNDING, verify
 from grace_torchrec.plans.candidates import clusters_of
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.readers.npz import read_npz
@@ -59,7 +59,7 @@ def test_a_right_swap_is_equal(
     assert result.equal
     assert result.batches == 2
     assert [table.table for table in result.tables] == ["0.t_item", "0.t_page"]
-    bound = MAX_RELATIVE_ERROR_HALF if dtype == "fp16" else MAX_RELATIVE_ERROR
+    bound = ROUNDING[dtype]
     assert 0 <= result.max_rel_error <= bound
     assert all(table.stale is None for table in result.tables)
 
@@ -276,3 +276,30 @@ def test_the_swapped_module_reads_what_the_bench_counts(
         assert (table.ids, table.rows_read) == (told["rows_before"], told["rows_after"])
         assert table.rows_read == count_reads(split.test, sums).rows_after
         assert table.cut == told["cut"]
+
+
+def test_a_wrong_code_on_large_half_rows_is_found(table_of, collection_of, swap_of) -> None:
+    """Sums of absolute values pass 65,504, the largest half: they are formed in float64."""
+    stock = collection_of([table_of(num_rows=40, dtype="fp16")])
+    weight = stock.embedding_bags["t_item"].weight
+    weight.data[:] = torch.where(torch.arange(40) % 2 == 0, 500.0, -500.0).half().unsqueeze(1)
+    swapped = swap_of(stock, clusters=[(0, 2, 4), (1, 3, 5)])
+    features = swapped.input_names
+    bag = torch.tensor([0, 2, 1, 3] * 50)
+    batch = KeyedJaggedTensor(keys=features, values=bag, lengths=torch.tensor([bag.numel()]))
+    assert verify(nn.Sequential(swapped), [batch]).equal
+    code = swapped.rewriter.item_code_0
+    code[[0, 2, 4]] = code[[1, 3, 5]]
+    assert not verify(nn.Sequential(swapped), [batch]).equal
+
+
+@pytest.mark.parametrize("length", [100, 10_000, 70_000])
+def test_the_rounding_of_long_bags_is_no_difference(
+    table_of, collection_of, swap_of, length
+) -> None:
+    stock = collection_of([table_of(num_rows=300)], whole=False)
+    stock.embedding_bags["t_item"].weight.data.abs_()
+    swapped = swap_of(stock, clusters=[range(5), range(5, 9)])
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, 300, length))
+    batch = KeyedJaggedTensor(keys=swapped.input_names, values=ids, lengths=torch.tensor([length]))
+    assert verify(nn.Sequential(swapped), [batch]).equal

@@ -1,10 +1,11 @@
-"""njit with a disk cache that knows all kernel sources.
+"""njit with a disk cache that knows all sources of its folder.
 
 numba renews a cached function when *its own* file changes. Here functions of one file are
 compiled into those of another, so an upgrade or an edit could run yesterday's machine code.
-The stamp of every cached function is therefore a hash over all sources of this package.
+The stamp of every cached function is therefore a hash over all sources of its folder.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +14,18 @@ from typing import Any
 from numba import njit
 
 
-def _sources_stamp() -> str:
-    """Return a hash over names and contents of all sources beside this file."""
+@functools.cache
+def _stamp(folder: Path) -> str:
+    """Return a hash over names and contents of all sources in ``folder``."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-STAMP = _sources_stamp()
-
-
 def jit(function: Any = None, *, parallel: bool = False) -> Any:
-    """Compile without the GIL, cached on disk under the stamp of all kernel sources.
+    """Compile without the GIL, cached on disk under a stamp of all sources beside it.
 
     Args:
         function: The function, when used as a bare decorator.
@@ -38,10 +37,13 @@ def jit(function: Any = None, *, parallel: bool = False) -> Any:
 
 
 def _compile(function: Callable[..., Any], parallel: bool) -> Any:
-    """Compile one function; a numba without the stamp is used without a cache."""
-    compiled = njit(nogil=True, cache=True, parallel=parallel)(function)
+    """Compile one function; without a writable cache, or a stamp, nothing is cached."""
+    try:
+        compiled = njit(nogil=True, cache=True, parallel=parallel)(function)
+    except RuntimeError:  # no folder can hold a cache: compile in every process
+        return njit(nogil=True, parallel=parallel)(function)
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if index is None or not hasattr(index, "_source_stamp"):
         return njit(nogil=True, parallel=parallel)(function)
-    index._source_stamp = STAMP
+    index._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
     return compiled

@@ -1,6 +1,6 @@
 """Adding rows up: the inner loop as LLVM vectors, because numba has no vector type.
 
-Flow: cpu.py hands over a list of absolute row addresses; :func:`sum_bag` adds the rows up.
+Flow: _lookup.py hands over a list of absolute row addresses; :func:`sum_bag` adds the rows up.
 
 How it is fast: (1) the sum of up to 256 columns stays in registers while the rows stream by;
 (2) the row that is ``AHEAD`` places further in the list is prefetched, also across the end of
@@ -25,7 +25,7 @@ AHEAD = 32  # rows
 FLOAT32, FLOAT16 = 0, 1
 LANES = 16
 # Prefetch into the second cache level: the first has too few line buffers for rows that are far
-# away, and what it prefetches it evicts again (measured: 1.1 against .9 of stock's speed).
+# away, and what it prefetches it evicts again.
 READ, LEVEL_2, DATA = 0, 2, 1
 CACHE_LINE = 64
 # 256 columns fill half of the 32 AVX-512 registers; AVX2 has 16 registers of half the width.
@@ -80,7 +80,7 @@ def sum_columns(typing_context: Any, addresses: Any, weights: Any, begin: Any, e
 
 
 def _emit_sum_loop(b: Any, args: Any, columns: int, kind: int, weighted: bool) -> None:
-    """Emit ``for i in begin..end: accumulators += row``, then store them divisord."""
+    """Emit ``for i in begin..end: accumulators += row``, then store them divided."""
     addresses, weights, begin, end, shift, out, divisor = args[:7]
     lanes = min(LANES, columns)
     vectors = columns // lanes
@@ -133,7 +133,7 @@ def _emit_sum_loop(b: Any, args: Any, columns: int, kind: int, weighted: bool) -
 
 
 def _emit_prefetch(b: Any, address: Any) -> None:
-    """Emit one prefetch for reading into all cache levels."""
+    """Emit one prefetch for reading into the second cache level."""
     kind = ir.FunctionType(ir.VoidType(), [PTR, I32, I32, I32])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
     b.call(function, [b.inttoptr(address, PTR), I32(READ), I32(LEVEL_2), I32(DATA)])

@@ -4,11 +4,15 @@ Flow: ops.py registers these for the CPU; meaning in reference.py; numba core in
 Shapes: L ids, B bags, B1 = B + 1, N items, R stored rows, D embedding dimension.
 """
 
+import contextlib
+import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba.np.ufunc.parallel import threading_layer
 
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_range, rewrite_all
 from grace_kernels.reference import RAISE
@@ -96,6 +100,27 @@ def rewrite_counted(
     return int(asked), rows[:end], offsets, weights
 
 
+_forked: list[bool] = []  # not empty in a child process
+_parallel_lock = threading.Lock()
+
+
+def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
+    """Serialise parallel lookups where numba's threads serve one caller at a time.
+
+    Without OpenMP or TBB numba falls back to a pool that ends the process when two threads of
+    the caller use it at once.
+    """
+    try:
+        safe = threading_layer() != "workqueue"
+    except ValueError:  # not started yet: the first parallel call decides, alone
+        safe = False
+    return contextlib.nullcontext() if safe else _parallel_lock
+
+
+# GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
+
+
 class BadId(ValueError):
     """An id is outside its table: ``position`` in the ids, ``id`` itself."""
 
@@ -158,6 +183,8 @@ def pooled_lookup(
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
     weights = weights_L if weights_L is not None else EMPTY_F32
     num_rows, dim = table.rows_ND.shape
+    assert out_BD.dtype == np.float32  # the kernel writes through an address
+    assert out_BD.size == 0 or out_BD.strides[1] == 4
     item_bytes = table.rows_ND.itemsize
     layout = (
         table.rows_ND.ctypes.data, table.hbm_RD.ctypes.data, table.host_RD.ctypes.data,
@@ -169,10 +196,11 @@ def pooled_lookup(
     )  # fmt: skip
     bags = offsets_B1.size - 1
     small = int(offsets_B1[-1] - offsets_B1[0]) * dim < LEAST_VALUES_TO_SHARE
-    if num_threads == 1 or bags < 2 * num_threads or small:
+    if num_threads == 1 or bags < 2 * num_threads or small or _forked:
         asked, read, bad = lookup_range(0, bags, *args)
     else:
-        asked, read, bad = lookup_parallel(num_threads, *args)
+        with _one_at_a_time():
+            asked, read, bad = lookup_parallel(num_threads, *args)
     if bad >= 0:
         raise BadId(int(bad), int(ids_L[bad]))
     return int(asked), int(read)

@@ -94,8 +94,10 @@ def _pooled_lookup_cpu(
         )
         for t in range(len(rows))
     ]
-    pooled = torch.empty(stride, sum(rows[t].shape[1] for t in table_of))
-    reads = torch.zeros(len(positions), 2, dtype=torch.int64)
+    width = sum(rows[t].shape[1] for t in table_of)
+    # Type and device are said: a process may have other defaults.
+    pooled = torch.empty(stride, width, dtype=torch.float32, device=values.device)
+    reads = torch.zeros(len(positions), 2, dtype=torch.int64, device=values.device)
     out, counts = pooled.numpy(), reads.numpy()
     column = 0
     for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):

@@ -1,0 +1,99 @@
+"""What the stages of gpu_check.py share: how much is done, the clock, where results go, timing.
+
+Flow: gpu_check.py makes a *Run* -> the stages say results into it.  Needs torch only.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done; ``dry`` is enough to run every line of arithmetic in the interpreter."""
+
+    device: str
+    clusters: int
+    singles: int
+    bags: int
+    checked_bags: int
+    gather_bytes: int
+    host_bytes: int
+    rounds: int
+    input_sets: int
+
+
+FULL = Sizes("cuda", 200_000, 3_000_000, 16_384, 512, 4 << 30, 1 << 30, 25, 4)
+DRY = Sizes("cpu", 32, 60, 2, 2, 1 << 15, 1 << 14, 0, 1)
+
+
+class Run:
+    """Results so far, the clock, and where they go."""
+
+    def __init__(self, sizes: Sizes, budget_s: float, folder: Path) -> None:
+        self.sizes, self.budget_s = sizes, budget_s
+        self.start = time.monotonic()
+        self.lines: list[dict[str, Any]] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "gpu_check.jsonl"
+        self.file.write_text("", encoding="utf-8")
+
+    def left_s(self) -> float:
+        """Return the seconds of the budget that are left."""
+        return self.budget_s - (time.monotonic() - self.start)
+
+    def say(self, stage: str, **values: Any) -> None:
+        """Keep, print and write one result at once."""
+        rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in values.items()}
+        line = {"stage": stage, "at_s": round(time.monotonic() - self.start, 1)} | rounded
+        self.lines.append(line)
+        text = json.dumps(line)
+        print(text, flush=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+def median_us(sizes: Sizes, entrants: Mapping[Key, Callable[[int], Any]]) -> dict[Key, float]:
+    """Time entrants in turn, each with input ``round % sets``; return median microseconds."""
+    samples: dict[Key, list[float]] = {name: [] for name in entrants}
+    for turn in range(sizes.rounds + sizes.input_sets):
+        for name, entrant in entrants.items():
+            us = _one_us(sizes, entrant, turn % sizes.input_sets)
+            if turn >= sizes.input_sets or sizes.device == "cpu":  # the first ones compile and warm
+                samples[name].append(us)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def _one_us(sizes: Sizes, entrant: Callable[[int], Any], which: int) -> float:
+    """Time one call, on the device's own clock where there is one."""
+    if sizes.device == "cpu":
+        begin = time.perf_counter()
+        entrant(which)
+        return (time.perf_counter() - begin) * 1e6
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    entrant(which)
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e3
+
+
+def pinned(sizes: Sizes, tensor: Tensor) -> Tensor:
+    """Pin host memory; the dry run has only one memory."""
+    return tensor.pin_memory() if sizes.device == "cuda" else tensor
+
+
+def cuda_only(run: Run, stage: str) -> bool:
+    """Return whether there is a GPU; say that the stage is left out where there is none."""
+    if run.sizes.device == "cpu":
+        run.say("left_out", what=f"{stage}: needs a GPU")
+    return run.sizes.device == "cuda"
