@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bench.gpu_data import TRIPLE_SHARE, Table, make_bags, make_table
 from bench.gpu_run import Run, median_us
-from grace_kernels.clusters import RewrittenBags, rewrite_clusters
-from grace_kernels.device_rows import DeviceRows
+from grace_kernels.clusters import rewrite_clusters
+from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from grace_kernels.pooling import pool_rows, pooled_lookup
 from grace_kernels.reference import DROP, RAISE, pooled_lookup_reference
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from bench.gpu_data import make_table
 from bench.gpu_kernels import Entrants, best_gather
 from bench.gpu_run import Run, Sizes, cuda_only, median_us, pinned
-from grace_kernels.clusters import RewrittenBags
-from grace_kernels.device_rows import DeviceRows
+from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from grace_kernels.pooling import pool_rows
 
 BATCHES = 8  # rewritten and pooled in a row, inputs rotate

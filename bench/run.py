@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import bench.cases
+from grace_sharding.memory_tiers import MemoryModelError
 from grace_torchrec.errors import GraceError
 
 
@@ -54,7 +55,7 @@ def main() -> None:
     """Run the command line; a wrong call is one line on stderr and exit status 2."""
     try:
         cli(prog_name="python -m bench")
-    except GraceError as error:
+    except (GraceError, MemoryModelError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
 

@@ -85,6 +85,10 @@ def _run(args: Sequence[str] | None) -> int:
         result = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
     except GraceError as error:
         return _fail(str(error))
+    except ImportError as error:
+        return _fail(
+            f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
+        )
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else PROGRAM
         return _fail(f"{error.format_message()} Try '{where} --help'.")

@@ -5,7 +5,7 @@ Flow: the demo trains before it swaps, so that the swap is shown on weights that
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +25,7 @@ def train(model: "nn.Module", batches: Iterable[Batch], log_dir: Path | None) ->
         log_dir: Where the event file goes (tags ``loss/total``, ``lr/g0``); None: nowhere.
     """
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02)
-    writer = None
-    if log_dir is not None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(log_dir))
+    writer = None if log_dir is None else _event_writer(log_dir)
     losses: list[float] = []
     model.train()
     for step, batch in enumerate(batches):
@@ -46,3 +42,12 @@ def train(model: "nn.Module", batches: Iterable[Batch], log_dir: Path | None) ->
         writer.close()
     model.eval()
     return losses
+
+
+def _event_writer(log_dir: Path) -> Any:
+    """Return a TensorBoard writer; None where TensorBoard (extra ``report``) is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(log_dir))

@@ -22,6 +22,10 @@ BYTES_PER_EDGE = 8  # partner and count
 BYTES_PER_ITEM = 24  # two row pointers, a counter, its mark
 
 
+class TooManyPairs(GraceError):
+    """The counts could pass the memory limit: count fewer bags."""
+
+
 @dataclass(frozen=True, eq=False)
 class PairCounts:
     """Symmetric pair counts in CSR form, without diagonal.
@@ -69,7 +73,7 @@ def count_pairs(trace: Trace, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT) ->
         memory_limit_bytes: Refuse to start when the counts could need more.
 
     Raises:
-        GraceError: the counts could pass ``memory_limit_bytes``; nothing was allocated.
+        TooManyPairs: the counts could pass ``memory_limit_bytes``; nothing was allocated.
 
     >>> count_pairs(Trace.from_bags([[0, 1, 2], [2, 1]])).weight(1, 2)
     2
@@ -87,7 +91,7 @@ def _check_memory(edges: int, num_items: int, memory_limit_bytes: int) -> None:
     """Refuse counts that could pass the limit."""
     need = BYTES_PER_EDGE * edges + BYTES_PER_ITEM * num_items
     if need > memory_limit_bytes:
-        raise GraceError(
+        raise TooManyPairs(
             f"pair counts: {num_items:,} items with up to {edges // 2:,} pairs need {need:,} B, the "
             f"limit is {memory_limit_bytes:,} B; count fewer bags (trace.take), leave out items "
             f"that are rarely requested, or raise memory_limit_bytes"

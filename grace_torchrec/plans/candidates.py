@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from grace_torchrec.errors import GraceError
-from grace_torchrec.grouping.pair_counts import count_pairs
+from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.sums.clusters import SLOT_BITS, ClusterCode
@@ -46,6 +45,7 @@ class Choice:
         held_sums: Sums fitted on the fit bags: held-out figures come from them.
         sums: Sums refitted on all bags: these are shipped.
         reads: What the validation bags read with ``held_sums``.
+        counted_share: Share of the bags whose pairs were counted, less than 1 where memory was short.
     """
 
     bags: Bags
@@ -56,6 +56,7 @@ class Choice:
     held_sums: StoredSums
     sums: StoredSums
     reads: RowReads
+    counted_share: float = 1.0
 
 
 def split_validation(trace: Trace, seed: int = 0, in_order: bool = False) -> Bags:
@@ -87,14 +88,24 @@ def find_sums(trace: Trace, options: PlanOptions, seed: int = 0, in_order: bool 
         return no_sums(bags, refusal)
     try:
         return _best(bags, options)
-    except GraceError as error:  # too many pairs to count: this table stays as it is, and says so
+    except TooManyPairs as error:  # even those of one bag
         return no_sums(bags, f"sums could not be chosen ({error})")
+
+
+def _count_pairs(trace: Trace, share: float = 1.0) -> tuple[PairCounts, float]:
+    """Count the pairs of as many bags as memory allows; return the counts and the share of bags."""
+    try:
+        return count_pairs(trace), share
+    except TooManyPairs:
+        if trace.num_bags < 2:
+            raise
+        return _count_pairs(trace.take(np.arange(0, trace.num_bags, 2)), share / 2)
 
 
 def _best(bags: Bags, options: PlanOptions) -> Choice:
     """Fit every size limit, judge each on the validation bags, refit the best on all bags."""
     budget = math.floor(options.budget * bags.all.num_items)
-    pairs = count_pairs(bags.fit)
+    pairs, _ = _count_pairs(bags.fit)
     cuts: dict[int, float] = {}
     best: tuple[int, StoredSums, RowReads] | None = None
     for limit in options.size_limits:
@@ -109,8 +120,9 @@ def _best(bags: Bags, options: PlanOptions) -> Choice:
         return no_sums(bags, f"sums cut {cut:.1%} of row reads on held-out bags, {least}", cuts)
     del pairs
     limit, held, reads = best
-    sums = grow_clusters(count_pairs(bags.all), budget, GrowthRule(limit))
-    return Choice(bags, "grace", limit, "", cuts, held, sums, reads)
+    pairs, share = _count_pairs(bags.all)
+    sums = grow_clusters(pairs, budget, GrowthRule(limit))
+    return Choice(bags, "grace", limit, "", cuts, held, sums, reads, share)
 
 
 def no_sums(bags: Bags, reason: str, cuts: dict[int, float] | None = None) -> Choice:

@@ -239,6 +239,8 @@ def _reason(
         parts.append(candidate.reason)
     if placement.hot_items.size:
         parts.append(f"its {placement.hot_items.size:,} most read rows are copied to HBM")
+    if candidate.choice.counted_share < 1:
+        parts.append(f"pairs were counted on {candidate.choice.counted_share:.1%} of the bags")
     stored = "; ".join(parts)
     if predicted.time_ratio < 1:
         return f"{stored}: slower alone, all tables together are faster on {memory.machine}"

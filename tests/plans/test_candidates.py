@@ -1,10 +1,13 @@
 """Candidates: sums are kept only where held-out bags read fewer rows, and the reason is said."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.plans.candidates import (
     clusters_of,
     find_sums,
@@ -96,6 +99,19 @@ def test_too_many_pairs_to_count_leave_the_table_alone_and_say_so():
         np.array([0, *[everything.size * b for b in range(1, 11)]]), np.tile(everything, 10)
     )
     assert "sums could not be chosen (pair counts:" in find_sums(trace, QUICK).reason
+
+
+def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped, monkeypatch):
+    trace = grouped()
+    whole = find_sums(trace, QUICK)
+    need = count_pairs(trace).counts_E.size * 8
+    limited = functools.partial(count_pairs, memory_limit_bytes=need)
+    monkeypatch.setattr("grace_torchrec.plans.candidates.count_pairs", limited)
+    fewer = find_sums(trace, QUICK)
+    assert whole.counted_share == 1
+    assert 0 < fewer.counted_share < 1
+    assert fewer.method == "grace"
+    assert 0 < fewer.reads.cut <= whole.reads.cut + 0.05
 
 
 def test_the_validation_fifth_is_that_of_the_split_of_train_bags(grouped):
