@@ -73,7 +73,7 @@ class MemoryModel:
 
     machine: str
     tiers: tuple[Tier, ...]
-    uvm: Uvm = "managed"
+    uvm: Uvm = "host_mapped"
     sector_bytes: int = 32
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class MemoryModel:
         machine: str,
         hbm_bytes: int | None = None,
         host_bytes: int | None = None,
-        uvm: Uvm = "managed",
+        uvm: Uvm = "host_mapped",
     ) -> "MemoryModel":
         """Return a known machine; bytes given here replace those of its data sheet.
 

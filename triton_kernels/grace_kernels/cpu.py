@@ -24,6 +24,7 @@ __all__ = [
     "pooled_lookup",
     "rewrite_clusters",
     "rewrite_counted",
+    "warm_up",
 ]
 
 # Below so many values waking another thread costs more than it brings (derived here, 2 cores).
@@ -204,3 +205,20 @@ def pooled_lookup(
     if bad >= 0:
         raise BadId(int(bad), int(ids_L[bad]))
     return int(asked), int(read)
+
+
+def warm_up(num_threads: int) -> None:
+    """Compile the lookup now, or read it from the disk cache, and not in the first request.
+
+    The first time on a machine this takes some ten seconds.
+
+    Args:
+        num_threads: Threads that lookups will use.
+    """
+    bags, dim = 2 * num_threads, LEAST_VALUES_TO_SHARE
+    rows = np.zeros((1, dim), np.float32)
+    table = TableRows(rows, rows[:0], rows[:0], EMPTY_I32, EMPTY_I32, 0)
+    ids, offsets = np.zeros(bags, np.int64), np.arange(bags + 1)
+    out = np.empty((bags, dim), np.float32)
+    for threads in {1, num_threads}:
+        pooled_lookup(ids, offsets, None, table, out, mean=False, policy=RAISE, num_threads=threads)
