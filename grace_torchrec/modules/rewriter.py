@@ -6,6 +6,7 @@ Shapes: F features, B bags of each, N items, R stored rows.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
+from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import TablePlan
 
@@ -47,6 +49,8 @@ class Rewriter(nn.Module):
             for plan in plans
             for feature in plan.spec.features
         ]
+        # Features that a RewrittenBatch holds rows for: all but those that stock modules look up.
+        self.rewritten = [f for f, t in enumerate(self.table_of) if plans[t].lookup != "stock"]
         self.is_weighted = any(plan.spec.is_weighted for plan in plans)
         # Stock tables of half rows take half weights; a collection of both types is not weighted.
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
@@ -62,6 +66,13 @@ class Rewriter(nn.Module):
     def hot_rows(self) -> list[Tensor]:
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
         return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
+
+    @cached_property
+    def stamp(self) -> str:
+        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy."""
+        chosen = [(self.names[f], self.labels[f], self.table_of[f]) for f in self.rewritten]
+        codes = [code.numpy() for code in self.item_codes()]
+        return fingerprint(repr((chosen, self.num_rows, self.policy, self.is_weighted)), *codes)
 
     def forward(
         self,

@@ -20,6 +20,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 
 MAX_RELATIVE_ERROR = 1e-5  # float32 sums in another order; half rows are rounded once more
 MAX_RELATIVE_ERROR_HALF = 2e-3
@@ -141,6 +142,8 @@ class _Comparison:
         if not output.values().shape[0]:
             return
         features = args[0] if args else kwargs["features"]
+        if isinstance(features, RewrittenBatch):
+            features = features.bags
         wanted = stock_columns(module, self.weights, features)
         sizes = stock_columns(module, self.sizes, features, magnitudes=True)
         given = output.values().split(output.length_per_key(), dim=1)

@@ -114,7 +114,7 @@ def _pooled_rows_cpu(
         ValueError: parts do not fit together, or a row is outside its table and its sums: names
             table, feature, sample, row and number of rows.
     """
-    _check_parts(row_ids, offsets, weights, given_lengths)
+    _check_parts(row_ids, offsets, weights, given_lengths, positions)
     stride = given_lengths.shape[1]
     ids, bounds, row_weights = row_ids.numpy(), offsets.numpy(), _numpy_or_none(weights)
     tables = [
@@ -146,12 +146,17 @@ def _pooled_rows_cpu(
 
 
 def _check_parts(
-    row_ids: Tensor, offsets: Tensor, weights: Tensor | None, given_lengths: Tensor
+    row_ids: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    given_lengths: Tensor,
+    positions: Sequence[int],
 ) -> None:
     """Refuse a rewritten batch that would make the kernel read outside its arrays."""
     wanted = ((row_ids, torch.int64, 1), (offsets, torch.int64, 1), (given_lengths, torch.int64, 2))
     fits = all(part.dtype == kind and part.dim() == dims for part, kind, dims in wanted)
     fits = fits and offsets.numel() == given_lengths.numel() + 1
+    fits = fits and all(0 <= position < given_lengths.shape[0] for position in positions)
     if fits and weights is not None:
         fits = weights.dtype == torch.float32 and weights.shape == row_ids.shape
     parts = [row_ids, offsets, given_lengths, *([] if weights is None else [weights])]
