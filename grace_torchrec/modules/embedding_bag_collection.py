@@ -136,7 +136,9 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
-        rewritten = isinstance(features, RewrittenBatch)  # under a tracer it is a Proxy
+        # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
+        # comes, and tables planned ahead take both.
+        rewritten = isinstance(features, RewrittenBatch)
         bags: Bags | None = None
         if not rewritten or self._stock.chosen:
             ids, offsets, weights, stride, positions = bags_of(

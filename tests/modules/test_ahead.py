@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 from torchrec import KeyedJaggedTensor
 from torchrec.fx import symbolic_trace
 
@@ -92,8 +93,13 @@ def test_a_traced_graph_takes_both_kinds_of_batch(swap_three, batch_of, lookups)
         assert torch.equal(traced(rewritten(batch, module)).values(), want)
     if "ahead" in lookups:
         module.plain_batches.zero_()
-        traced(rewritten(batch_of(BAGS), module))
+        given = rewritten(batch_of(BAGS), module)
+        traced(given)
         assert not module.plain_batches.any()
+        traced(given.bags)
+        assert module.plain_batches.all()
+        with pytest.raises(PlanMismatch, match="rewritten for"):  # it is the rows that are read
+            traced(RewrittenBatch(given.bags, {}))
 
 
 def test_mean_divides_by_the_length_before_rewriting(table_of, collection_of, swap_of, batch_of):
@@ -351,6 +357,34 @@ def test_the_error_of_the_source_comes_after_the_batches_before_it(
         next(iterator)
     with pytest.raises(StopIteration):
         next(iterator)
+
+
+def test_a_thread_of_its_own_rewrites_ahead(swap_three, batch_of, no_threads_left):
+    def threads():
+        return [t.name for t in threading.enumerate() if t.name.startswith("grace-rewrite")]
+
+    for prefetch, wanted in ((0, 0), (1, 1), (4, 1)):
+        iterator = grace.rewrite([batch_of(BAGS)] * 9, swap_three(), prefetch=prefetch)
+        next(iterator)
+        assert len(threads()) == wanted
+        iterator.close()
+        assert not threads()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_rewrites_in_its_collate_function(swap_three, batch_of, workers):
+    module = swap_three()
+
+    def collate(samples):
+        return rewritten((len(samples), batch_of(dict.fromkeys(BAGS, samples))), module)
+
+    bags = [[1, 2, k] for k in range(10)]
+    loader = DataLoader(bags, batch_size=4, collate_fn=collate, num_workers=workers)
+    sizes = []
+    for size, batch in loader:
+        sizes.append(size)
+        assert torch.equal(module(batch).values(), module(batch.bags).values())
+    assert sizes == [4, 4, 2]
 
 
 def test_a_consumer_that_stops_early_leaves_no_thread(swap_three, batch_of, no_threads_left):
