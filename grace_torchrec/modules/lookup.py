@@ -18,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 import grace_kernels.ops_rows  # noqa: F401  # registers grace::pooled_rows
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules._torchrec import DATA_TYPES
-from grace_torchrec.modules.rewriter import PART_SUFFIX, stored_sets
+from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features, stored_sets
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.plan import TablePlan
 
@@ -166,9 +166,8 @@ class AheadLookup(_Lookup):
 
     def __init__(self, plans: Sequence[TablePlan]) -> None:
         super().__init__(plans)
-        table_of = [t for t, plan in enumerate(plans) for _ in plan.spec.features]
-        rewritten = [f for f, t in enumerate(table_of) if plans[t].lookup != "stock"]
-        self.places = [rewritten.index(f) for f in self.chosen]
+        held = rewritten_features(plans)
+        self.places = [held.index(f) for f in self.chosen]
 
     def __call__(
         self,

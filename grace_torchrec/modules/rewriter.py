@@ -49,8 +49,7 @@ class Rewriter(nn.Module):
             for plan in plans
             for feature in plan.spec.features
         ]
-        # Features that a RewrittenBatch holds rows for: all but those that stock modules look up.
-        self.rewritten = [f for f, t in enumerate(self.table_of) if plans[t].lookup != "stock"]
+        self.rewritten = rewritten_features(plans)
         self.is_weighted = any(plan.spec.is_weighted for plan in plans)
         # Stock tables of half rows take half weights; a collection of both types is not weighted.
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
@@ -122,6 +121,12 @@ class Rewriter(nn.Module):
     def _hold(self, name: str, array: npt.NDArray[np.integer]) -> None:
         """Register a copy of ``array`` as a buffer outside the state dict."""
         self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
+
+
+def rewritten_features(plans: Sequence[TablePlan]) -> list[int]:
+    """Return the output features that a RewrittenBatch holds: all but those of stock lookups."""
+    lookups = [plan.lookup for plan in plans for _ in plan.spec.features]
+    return [f for f, lookup in enumerate(lookups) if lookup != "stock"]
 
 
 def item_code(plan: TablePlan) -> npt.NDArray[np.integer]:
