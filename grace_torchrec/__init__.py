@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from grace_torchrec.api import profile as profile
     from grace_torchrec.api import rebuild_sums_ as rebuild_sums_
     from grace_torchrec.api import restore_ as restore_
+    from grace_torchrec.api import rewrite as rewrite
     from grace_torchrec.api import verify as verify
     from grace_torchrec.errors import GraceError as GraceError
     from grace_torchrec.errors import NoPlan as NoPlan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from grace_torchrec.modules.embedding_bag_collection import (
         GraceEmbeddingBagCollection as GraceEmbeddingBagCollection,
     )
+    from grace_torchrec.modules.rewritten_batch import RewrittenBatch as RewrittenBatch
     from grace_torchrec.modules.swap import Swapped as Swapped
     from grace_torchrec.plans.plan import Plan as Plan
     from grace_torchrec.plans.plan import PlanOptions as PlanOptions
@@ -44,6 +46,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "PlanMismatch": "grace_torchrec.errors",
     "PlanOptions": "grace_torchrec.plans.plan",
     "Profile": "grace_torchrec.traces.profile",
+    "RewrittenBatch": "grace_torchrec.modules.rewritten_batch",
     "StaleSums": "grace_torchrec.errors",
     "Swapped": "grace_torchrec.modules.swap",
     "Trace": "grace_torchrec.traces.trace",
@@ -52,6 +55,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "profile": "grace_torchrec.api",
     "rebuild_sums_": "grace_torchrec.api",
     "restore_": "grace_torchrec.api",
+    "rewrite": "grace_torchrec.api",
     "verify": "grace_torchrec.api",
 }
 

@@ -1,10 +1,11 @@
 """The verbs of the package, and nothing else.
 
-Flow: profile -> plan -> accelerate_ -> verify; rebuild_sums_ after a load, restore_ to undo.
+Flow: profile -> plan -> accelerate_ -> verify; rewrite in the loader, rebuild_sums_ after a load,
+restore_ to undo.
 TorchRec is imported when a verb is called, so analysis works without it.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel
@@ -149,6 +150,31 @@ def rebuild_sums_(model: "nn.Module") -> int:
     from grace_torchrec.modules import swap
 
     return swap.rebuild_sums_(model)
+
+
+def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> Iterator[Any]:
+    """Turn bags into rows ahead of the model: each batch comes with a RewrittenBatch for its bags.
+
+    The next batches are rewritten on a background thread while one is used.  In the collate
+    function of a loader: ``next(grace.rewrite([batch], model, prefetch=0))``.  The first error, of
+    ``batches`` or of a batch, is raised when its batch is asked for, after all batches before it,
+    and ends the iterator; closing or dropping it early ends the thread.
+
+    Args:
+        batches: KeyedJaggedTensors, or tuples or lists that hold one each.  They are taken from
+            ``batches`` in the caller's thread, up to ``prefetch`` ahead.
+        model: A swapped model.
+        prefetch: How many batches to be ahead; 0 rewrites each when it is asked for.
+
+    Returns:
+        The batches in order; for the swapped modules of ``model`` they answer what plain ones do.
+
+    Raises:
+        GraceError: the model holds no swapped module, or ``prefetch`` is no number >= 0.
+    """
+    from grace_torchrec.modules import rewrite_ahead
+
+    return rewrite_ahead.rewrite(batches, model, prefetch)
 
 
 def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":

@@ -24,8 +24,16 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_torchrec.errors import NotSupported, PlanMismatch
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.lookup import FusedLookup, StockLookup, refuse_unreadable
+from grace_torchrec.modules.lookup import (
+    AheadLookup,
+    Bags,
+    FusedLookup,
+    RewrittenLookup,
+    StockLookup,
+    refuse_unreadable,
+)
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.sums.build_rows import build_rows
@@ -46,6 +54,12 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         plans: Plan of each of its tables, by table name.
         bad_ids: What an id outside its table does: ``raise`` (default), ``drop`` or ``zero_row``.
         strict: Refuse a batch whose weights would be ignored (default: warn once).
+        path: Dotted path in its model: a RewrittenBatch holds the rows for it under this name.
+
+    Attributes:
+        path: As given.
+        strict: As given.
+        plain_batches: int64 ``[1]``: batches that came plain for tables planned ``ahead``.
 
     Raises:
         NotSupported: a device or type this version has no kernels for.
@@ -60,14 +74,16 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         *,
         bad_ids: str = "raise",
         strict: bool = False,
+        path: str = "",
     ) -> None:
         super().__init__()
+        self.path = path
         self._configs = list(collection.embedding_bag_configs())
         self._plans = _plan_of_each(collection, plans)
         self._is_weighted = bool(collection.is_weighted())
         means = [p.spec.name for p in self._plans if p.spec.pooling == "mean"]
         self._weighted_mean = means if self._is_weighted else []
-        self._strict = strict
+        self.strict = strict
         self._counting = False
         self.training = collection.training
         weights = {c.name: collection.embedding_bags[c.name].weight for c in self._configs}
@@ -83,17 +99,22 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             if inner is not None:
                 setattr(self, tier, inner)
         self._fused = FusedLookup(self._plans)
+        self._ahead = AheadLookup(self._plans)
+        self._rewritten = RewrittenLookup(self._plans)
         self._stock = StockLookup(self._plans, self._output_names)
         counts = torch.zeros(len(self._dims), 2, dtype=torch.int64, device="cpu")
         self.register_buffer("_reads", counts, persistent=False)
+        self.plain_batches: Tensor
+        self.register_buffer("plain_batches", torch.zeros(1, dtype=torch.int64), persistent=False)
         checkpoint.install_hooks(self)
         self.rebuild_sums()
 
-    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+    def forward(self, features: KeyedJaggedTensor | RewrittenBatch) -> KeyedTensor:
         """Return the pooled embeddings of every feature, as the stock collection does.
 
         Args:
-            features: Raw ids in any order; -1 is padding and adds nothing.
+            features: Raw ids in any order, -1 is padding and adds nothing; or a batch that was
+                rewritten ahead for this module.
 
         Returns:
             KeyedTensor of float32 ``[B, sum of D]``.
@@ -104,6 +125,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             NotImplementedError: a weighted table pools by MEAN, as in the stock collection.
             NotSupported: the module is in training mode, or the batch is VBE.
             StaleSums: a table changed since its sums were built.
+            PlanMismatch: the batch was rewritten for another plan.
         """
         if self.training:
             raise NotSupported(
@@ -115,25 +137,41 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
-        ids, offsets, weights, stride, positions = bags_of(
-            features, self._input_names, self._is_weighted, self._strict
-        )
-        bags = (ids, offsets, weights, stride, positions)
+        # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
+        # comes, and tables planned ahead take both.
+        rewritten = isinstance(features, RewrittenBatch)
+        bags: Bags | None = None
+        if not rewritten or self._stock.chosen:
+            ids, offsets, weights, stride, positions = bags_of(
+                features, self._input_names, self._is_weighted, self.strict
+            )
+            bags = (ids, offsets, weights, stride, positions)
         guard = torch.ops.grace.require_fresh(*self._stored_state())
         pieces: dict[int, Tensor] = {}
-        if self._fused.chosen:
-            pooled, reads = self._fused(self, bags, guard)
-            self._count(self._fused.chosen, reads)
-            if not self._stock.chosen:
+        for lookup in (self._rewritten,) if rewritten else (self._fused, self._ahead):
+            if not lookup.chosen:
+                continue
+            if isinstance(lookup, FusedLookup):
+                pooled, reads = lookup(self, bags, guard)  # type: ignore[arg-type]
+            else:
+                pooled, reads = lookup(self, features, bags, guard)
+            self._count(lookup.chosen, reads)
+            if len(lookup.chosen) == len(self._dims):
                 return self._keyed(pooled)
-            columns = pooled.split(self._fused.dims, dim=1)
-            pieces |= {f: columns[place] for place, f in enumerate(self._fused.chosen)}
-        if self._stock.chosen:
+            columns = pooled.split(lookup.dims, dim=1)
+            pieces |= {f: columns[place] for place, f in enumerate(lookup.chosen)}
+        if self._stock.chosen and bags is not None:
             looked_up, reads = self._stock(self, bags, guard)
             self._count(self._stock.chosen, reads)
             pieces |= dict(zip(self._stock.chosen, looked_up, strict=True))
         in_order = [pieces[f] for f in range(len(self._dims))]
         return self._keyed(torch.ops.grace.join_columns(in_order))
+
+    def extra_repr(self) -> str:
+        """Say how often plain bags came where rewritten ones were planned."""
+        if not self._ahead.chosen:
+            return ""
+        return f"rewriting=ahead, plain_batches={int(self.plain_batches)}"
 
     def embedding_bag_configs(self) -> list[EmbeddingBagConfig]:
         """Return the configs of the original tables."""

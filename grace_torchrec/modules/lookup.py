@@ -2,18 +2,24 @@
 
 Flow: checked bags -> *FusedLookup* (one registered op over the tiers' tensors) or
 *StockLookup* (the inner stock collections, on rewritten bags) -> pooled columns.
+A RewrittenBatch -> *RewrittenLookup* for all but the stock ones.  *AheadLookup* serves the tables
+planned ``ahead`` where either may come: plain bags, which read plain rows, or traced graphs.
 Shapes: F features, B bags of each, D dimension.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+import grace_kernels.ops_rows  # noqa: F401  # registers grace::pooled_rows
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules._torchrec import DATA_TYPES
-from grace_torchrec.modules.rewriter import PART_SUFFIX, stored_sets
+from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features, stored_sets
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.plan import TablePlan
 
 if TYPE_CHECKING:
@@ -21,6 +27,14 @@ if TYPE_CHECKING:
 
 # ids, offsets, weights, stride, positions: what bags_of returns
 Bags = tuple[Tensor, Tensor, Tensor | None, int, list[int]]
+# originals, stored rows in hbm and host, MEAN or not, hot rows, sums in hbm: one entry per table
+Tables = tuple[
+    Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], list[bool], list[Tensor], list[int]
+]
+
+logger = logging.getLogger(__name__)
+
+torch.fx.wrap("look_up_ahead")  # one node that takes both kinds of batch
 
 
 def refuse_unreadable(label: str, rows: Tensor, shape: tuple[int, int] | None = None) -> None:
@@ -47,6 +61,63 @@ def refuse_unreadable(label: str, rows: Tensor, shape: tuple[int, int] | None = 
         )
 
 
+def look_up_ahead(
+    features: KeyedJaggedTensor | RewrittenBatch,
+    bags: Bags | None,
+    module: tuple[str, str],
+    chosen: list[int],
+    places: list[int],
+    table_of: list[int],
+    tables: Tables,
+    policy: int,
+    labels: list[str],
+    guard: Tensor,
+    plain_batches: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Look up rewritten bags by their rows; plain bags read plain rows, told once and counted.
+
+    Args:
+        features: The batch.
+        bags: The same, checked; may be None for a RewrittenBatch.
+        module: Path and stamp of the swapped module.
+        chosen: Numbers of the output features.
+        places: Where each stands in the RewrittenBatch.
+        table_of: Table of each.
+        tables: Where rows lie.
+        policy: RAISE, DROP or ZERO_ROW.
+        labels: Names of the features for messages.
+        guard: Result of the freshness check.
+        plain_batches: int64 ``[1]``, counts plain batches.
+
+    Returns:
+        Pooled float32 ``[B, sum of D]``, and reads int64 ``[F, 2]``.
+    """
+    rows, hbm, host, mean, hot, num_hbm_sums = tables
+    if isinstance(features, RewrittenBatch):
+        given = features.rows_for(*module)
+        pooled = torch.ops.grace.pooled_rows(
+            given.rows, given.offsets, given.weights, given.given_lengths, places, table_of,
+            rows, hbm, host, mean, hot, num_hbm_sums, labels, guard,
+        )  # fmt: skip
+        return pooled, given.reads[places]
+    assert bags is not None  # only a RewrittenBatch comes without them
+    if not int(plain_batches):
+        logger.warning(
+            "module %r: plain bags came for tables planned 'ahead' (%s): they read plain rows, "
+            "equal and without the gain; pass grace_torchrec.rewrite(batches, model), or plan "
+            "with rewriting='in_line'",
+            module[0], "; ".join(labels),
+        )  # fmt: skip
+    plain_batches += 1
+    ids, offsets, weights, stride, positions = bags
+    no_codes = [torch.empty(0, dtype=torch.int32)] * len(rows)
+    pooled, reads = torch.ops.grace.pooled_lookup(
+        ids, offsets, weights, stride, [positions[f] for f in chosen], table_of, rows, hbm, host,
+        mean, no_codes, hot, num_hbm_sums, policy, labels, guard,
+    )  # fmt: skip
+    return pooled, reads
+
+
 class _Lookup:
     """The output features whose table is planned for one way of lookup.
 
@@ -55,11 +126,11 @@ class _Lookup:
         dims: Dimension of each.
     """
 
-    way: str
+    ways: tuple[str, ...]
 
     def __init__(self, plans: Sequence[TablePlan]) -> None:
         table_of = [t for t, plan in enumerate(plans) for _ in plan.spec.features]
-        self.chosen = [f for f, t in enumerate(table_of) if plans[t].lookup == self.way]
+        self.chosen = [f for f, t in enumerate(table_of) if plans[t].lookup in self.ways]
         self.table_of = [table_of[f] for f in self.chosen]
         self.dims = [plans[t].spec.dim for t in self.table_of]
         self.mean = [plan.spec.pooling == "mean" for plan in plans]
@@ -68,7 +139,7 @@ class _Lookup:
 class FusedLookup(_Lookup):
     """One op rewrites, gathers and sums all its features."""
 
-    way = "fused"
+    ways = ("fused",)
 
     def __call__(
         self, owner: "GraceEmbeddingBagCollection", bags: Bags, guard: Tensor
@@ -88,10 +159,50 @@ class FusedLookup(_Lookup):
         return pooled, reads
 
 
+class AheadLookup(_Lookup):
+    """Tables planned ``ahead``: rows of a RewrittenBatch, plain rows for plain bags."""
+
+    ways: tuple[str, ...] = ("ahead",)
+
+    def __init__(self, plans: Sequence[TablePlan]) -> None:
+        super().__init__(plans)
+        held = rewritten_features(plans)
+        self.places = [held.index(f) for f in self.chosen]
+
+    def __call__(
+        self,
+        owner: "GraceEmbeddingBagCollection",
+        features: KeyedJaggedTensor | RewrittenBatch,
+        bags: Bags | None,
+        guard: Tensor,
+    ) -> tuple[Any, Any]:
+        """Return pooled float32 ``[B, sum of D]`` of the chosen features, and their reads."""
+        rewriter = owner.rewriter
+        tables = range(len(self.mean))
+        held = (
+            [owner.weight(t) for t in tables],
+            [owner.stored(t, "hbm") for t in tables],
+            [owner.stored(t, "host") for t in tables],
+            self.mean, rewriter.hot_rows(), rewriter.num_hbm_sums,
+        )  # fmt: skip
+        pooled, reads = look_up_ahead(
+            features, bags, (owner.path, rewriter.stamp), self.chosen, self.places, self.table_of,
+            held, rewriter.policy, [rewriter.labels[f] for f in self.chosen], guard,
+            owner.plain_batches,
+        )  # fmt: skip
+        return pooled, reads
+
+
+class RewrittenLookup(AheadLookup):
+    """All features that a RewrittenBatch holds rows for, those of ``fused`` tables too."""
+
+    ways = ("fused", "ahead")
+
+
 class StockLookup(_Lookup):
     """The inner collections look rewritten bags up; what they return is added and averaged."""
 
-    way = "stock"
+    ways = ("stock",)
 
     def __init__(self, plans: Sequence[TablePlan], names: Sequence[str]) -> None:
         super().__init__(plans)

@@ -6,6 +6,7 @@ Shapes: F features, B bags of each, N items, R stored rows.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
+from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import TablePlan
 
@@ -47,6 +49,7 @@ class Rewriter(nn.Module):
             for plan in plans
             for feature in plan.spec.features
         ]
+        self.rewritten = rewritten_features(plans)
         self.is_weighted = any(plan.spec.is_weighted for plan in plans)
         # Stock tables of half rows take half weights; a collection of both types is not weighted.
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
@@ -62,6 +65,13 @@ class Rewriter(nn.Module):
     def hot_rows(self) -> list[Tensor]:
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
         return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
+
+    @cached_property
+    def stamp(self) -> str:
+        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy."""
+        chosen = [(self.names[f], self.labels[f], self.table_of[f]) for f in self.rewritten]
+        codes = [code.numpy() for code in self.item_codes()]
+        return fingerprint(repr((chosen, self.num_rows, self.policy, self.is_weighted)), *codes)
 
     def forward(
         self,
@@ -111,6 +121,12 @@ class Rewriter(nn.Module):
     def _hold(self, name: str, array: npt.NDArray[np.integer]) -> None:
         """Register a copy of ``array`` as a buffer outside the state dict."""
         self.register_buffer(name, torch.from_numpy(array.copy()), persistent=False)
+
+
+def rewritten_features(plans: Sequence[TablePlan]) -> list[int]:
+    """Return the output features that a RewrittenBatch holds: all but those of stock lookups."""
+    lookups = [plan.lookup for plan in plans for _ in plan.spec.features]
+    return [f for f, lookup in enumerate(lookups) if lookup != "stock"]
 
 
 def item_code(plan: TablePlan) -> npt.NDArray[np.integer]:

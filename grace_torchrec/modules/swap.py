@@ -81,7 +81,7 @@ def accelerate_(
         names = tuple(name for name, p in chosen.items() if p.sums is not None)
         if names:
             swap = GraceEmbeddingBagCollection(
-                collection, chosen, bad_ids=plan.options.bad_ids, strict=strict
+                collection, chosen, bad_ids=plan.options.bad_ids, strict=strict, path=path
             )
             everywhere = [place for place, module in places if module is collection]
             used |= dict.fromkeys(everywhere, names)
@@ -162,6 +162,7 @@ def without_sums(plan: TablePlan, reason: str) -> TablePlan:
     return replace(
         plan, verdict="leave stock", reason=reason, method="none", sums=None,
         placement=placement, predicted=predicted,
+        lookup="fused" if plan.lookup == "ahead" else plan.lookup,  # there is nothing to rewrite
     )  # fmt: skip
 
 

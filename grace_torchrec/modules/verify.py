@@ -21,6 +21,7 @@ from grace_kernels.cpu import rewrite_counted
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 
 # Most a pooled value may differ, relative to the sum of the absolute values behind it: for the
 # rounding of rows as they are stored, and for float32 sums, whose error grows with the bag
@@ -140,11 +141,11 @@ class _Comparison:
         output: KeyedTensor,
     ) -> None:
         """Compare one output with the originals."""
+        features = args[0] if args else kwargs["features"]
+        if isinstance(features, RewrittenBatch):
+            features = features.bags
         ids, offsets, weights, stride, positions = bags_of(
-            args[0] if args else kwargs["features"],
-            module.input_names,
-            module.is_weighted(),
-            False,
+            features, module.input_names, module.is_weighted(), False
         )
         given = output.values().split(output.length_per_key(), dim=1)
         for t, at, got in zip(self.table_of, positions, given, strict=True):

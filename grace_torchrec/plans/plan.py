@@ -19,6 +19,8 @@ from grace_torchrec.sums.stored_sums import StoredSums
 
 Verdict = Literal["use", "leave stock"]
 Lookup = Literal["auto", "fused", "stock"]
+TableLookup = Literal["fused", "ahead", "stock"]
+Rewriting = Literal["in_line", "ahead"]
 BadIds = Literal["raise", "drop", "zero_row"]
 METHODS = ("grace",)
 SIZE_LIMITS = (3, 4, 5, 6, 7, 8)
@@ -35,7 +37,8 @@ class PlanOptions:
         min_gain: Least cut on held-out bags for a verdict "use" (derived, not from the paper).
         lookup: ``fused`` (one op over both tiers), ``stock`` (the inner collections) or ``auto``.
         row_dtype: Type of stored rows; ``table`` keeps that of the table.
-        rewriting: ``in_line``: plain bags arrive and are rewritten inside forward.
+        rewriting: How bags will arrive: plain, to be rewritten inside forward (``in_line``), or
+            rewritten already by ``grace_torchrec.rewrite`` (``ahead``).
         bad_ids: What serving does with an id outside the table.
 
     Raises:
@@ -49,7 +52,7 @@ class PlanOptions:
     min_gain: float = 0.02
     lookup: Lookup = "auto"
     row_dtype: str = "table"
-    rewriting: str = "in_line"
+    rewriting: Rewriting = "in_line"
     bad_ids: BadIds = "raise"
 
     def __post_init__(self) -> None:
@@ -70,7 +73,8 @@ class PlanOptions:
             )
         if self.methods and not self.size_limits:
             raise GraceError("options: size_limits is empty; give at least one of 2..8")
-        for name, known in (("lookup", get_args(Lookup)), ("bad_ids", get_args(BadIds))):
+        choices = (("lookup", Lookup), ("bad_ids", BadIds), ("rewriting", Rewriting))
+        for name, known in ((name, get_args(kind)) for name, kind in choices):
             if getattr(self, name) not in known:
                 raise GraceError(
                     f"options: {name} must be one of {known}, got {getattr(self, name)!r}"
@@ -78,10 +82,6 @@ class PlanOptions:
         if self.row_dtype != "table":
             raise NotSupported(
                 f"options: row_dtype {self.row_dtype!r} is not served yet; use 'table'"
-            )
-        if self.rewriting != "in_line":
-            raise NotSupported(
-                f"options: rewriting {self.rewriting!r} is not served yet; use 'in_line'"
             )
 
 
@@ -151,7 +151,7 @@ class TablePlan:
         method: Grouping method, ``none`` without sums.
         sums: What is stored; None for ``leave stock``, without sums where only hot rows gain.
         placement: Where the originals, sums and hot rows live.
-        lookup: Who reads the rows.
+        lookup: Who reads the rows; ``ahead``: rows of bags that arrive rewritten.
         lookup_reason: Why that one.
         predicted: What held-out bags read.
     """
@@ -162,7 +162,7 @@ class TablePlan:
     method: str
     sums: StoredSums | None = field(repr=False)
     placement: Placement
-    lookup: Literal["fused", "stock"]
+    lookup: TableLookup
     lookup_reason: str
     predicted: Prediction
 
@@ -177,9 +177,13 @@ class TablePlan:
             raise GraceError(
                 f"{where}: verdict {self.verdict!r} does not go with {'no ' if self.sums is None else ''}sums"
             )
-        if self.lookup not in ("fused", "stock"):
-            raise GraceError(f"{where}: lookup must be fused or stock, got {self.lookup!r}")
+        if self.lookup not in get_args(TableLookup):
+            raise GraceError(
+                f"{where}: lookup must be one of {get_args(TableLookup)}, got {self.lookup!r}"
+            )
         num_sums = self.sums.num_sums if self.sums else 0
+        if self.lookup == "ahead" and not num_sums:
+            raise GraceError(f"{where}: lookup 'ahead' does not go with no sums")
         if self.method not in ("none", *METHODS) or (self.method == "none") != (num_sums == 0):
             raise GraceError(f"{where}: method {self.method!r} does not go with {num_sums} sums")
         if self.sums is not None and self.sums.num_items != self.spec.num_rows:

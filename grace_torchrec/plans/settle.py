@@ -9,7 +9,6 @@ memory first, then the sum of both.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from grace_sharding.placement import Placement, TierUse
 from grace_sharding.table_reads import DoesNotFit
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.candidates import Choice, trimmed
-from grace_torchrec.plans.plan import PlanOptions, Prediction, TablePlan
+from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.pricing import Busy, Candidate, Mode, Part, place_candidates, price
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -214,7 +213,7 @@ def _table_plan(
         host_s=busy.host_s,
         stock_s=stock.time_s,
     )
-    lookup: Literal["fused", "stock"] = "stock" if options.lookup == "stock" else "fused"
+    lookup = _lookup(placement.num_sums if used else 0, options)
     return TablePlan(
         spec=candidate.spec,
         verdict="use" if used else "leave stock",
@@ -223,7 +222,7 @@ def _table_plan(
         sums=sums,
         placement=placement,
         lookup=lookup,
-        lookup_reason=_lookup_reason(used, options),
+        lookup_reason=_lookup_reason(used, lookup, options),
         predicted=predicted,
     )
 
@@ -247,8 +246,17 @@ def _reason(
     return f"{stored}: modelled {predicted.time_ratio:.2f} times faster on {memory.machine}"
 
 
-def _lookup_reason(used: bool, options: PlanOptions) -> str:
+def _lookup(num_sums: int, options: PlanOptions) -> TableLookup:
+    """Who reads the rows; without sums there is nothing to rewrite, ahead or in line."""
+    if options.lookup != "auto":
+        return options.lookup
+    return "ahead" if options.rewriting == "ahead" and num_sums else "fused"
+
+
+def _lookup_reason(used: bool, lookup: TableLookup, options: PlanOptions) -> str:
     """Say why that lookup."""
+    if lookup == "ahead":
+        return "bags arrive rewritten (rewriting 'ahead'); plain ones read the plain rows"
     if options.lookup == "auto" and not used:
         return "read in the same op as the tables beside it, where its collection is swapped"
     if options.lookup == "auto":

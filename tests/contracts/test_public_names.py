@@ -17,6 +17,7 @@ PUBLIC = [
     "PlanMismatch",
     "PlanOptions",
     "Profile",
+    "RewrittenBatch",
     "StaleSums",
     "Swapped",
     "Trace",
@@ -25,6 +26,7 @@ PUBLIC = [
     "profile",
     "rebuild_sums_",
     "restore_",
+    "rewrite",
     "verify",
 ]
 HEAVY = {"torch", "numpy", "scipy", "numba", "triton", "torchrec", "fbgemm_gpu"}

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchrec import KeyedJaggedTensor
 
+from grace_torchrec import rewrite
+
 FEATURES = ("a", "b", "c", "d")
 MOST_BAGS, MOST_IDS = 4, 9
 
@@ -30,6 +32,7 @@ class Case:
     id_type: torch.dtype
     bound_type: torch.dtype
     by_offsets: bool
+    rewritten: bool
     seed: int = field(repr=False)
 
 
@@ -50,6 +53,8 @@ def layouts(draw: Callable[..., Any], num_rows: int) -> dict[str, Any]:
     ends = np.cumsum([0, *sizes])
     clusters = [members[a:b] for a, b in pairwise(ends) if b <= num_rows]
     num_sums = sum(2 ** len(cluster) - 1 - len(cluster) for cluster in clusters)
+    if num_sums and layout["lookup"] == "fused" and draw(st.booleans()):
+        layout["lookup"] = "ahead"
     return layout | {
         "clusters": clusters,
         "num_hbm_sums": draw(st.sampled_from([0, num_sums // 2, num_sums])),
@@ -102,6 +107,7 @@ def cases(draw: Callable[..., Any]) -> Case:
         id_type=draw(integer),
         bound_type=draw(integer),
         by_offsets=draw(st.booleans()),
+        rewritten=draw(st.booleans()),
         seed=draw(st.integers(0, 2**31)),
     )
 
@@ -131,7 +137,10 @@ def both(table_of, collection_of, swap_of):
         stock = collection_of(tables, is_weighted=case.is_weighted, whole=whole, seed=case.seed)
         with torch.no_grad():
             want = stock(batch(case))
-            ours = swap_of(stock, case.layouts)(batch(case))
+            swapped, given = swap_of(stock, case.layouts), batch(case)
+            if case.rewritten:
+                (given,) = rewrite([given], swapped)
+            ours = swapped(given)
         assert ours.keys() == want.keys()
         assert ours.length_per_key() == want.length_per_key()
         assert ours.values().dtype == want.values().dtype
@@ -207,8 +216,9 @@ def test_a_large_batch_on_all_threads(table_of, collection_of, swap_of) -> None:
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            for lookup in ("fused", "stock"):
-                ours = swap_of(stock, lookup=lookup, **layout)(large).values()
-                assert torch.equal(ours, want)
+            for lookup in ("fused", "ahead", "stock"):
+                swapped = swap_of(stock, lookup=lookup, **layout)
+                assert torch.equal(swapped(large).values(), want)
+                assert torch.equal(swapped(*rewrite([large], swapped)).values(), want)
     finally:
         torch.set_num_threads(threads)

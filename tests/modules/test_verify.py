@@ -9,6 +9,7 @@ from torch import nn
 from torchrec import KeyedJaggedTensor
 
 from bench.cases.traffic import traffic
+from grace_torchrec import rewrite
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.grouping import paper_greedy
 from grace_torchrec.modules import freshness
@@ -267,9 +268,10 @@ def test_the_swapped_module_reads_what_the_bench_counts(
     offsets, members = clusters_of(sums)
     clusters = [members[a:b] for a, b in itertools.pairwise(offsets)]
     stock = collection_of([table_of(num_rows=num_items)])
-    for lookup in ("fused", "stock"):
+    for lookup in ("fused", "ahead", "stock"):
         swapped = swap_of(stock, clusters=clusters, num_hbm_sums=sums.num_sums // 2, lookup=lookup)
-        result = verify(swapped, batches_of(split.test))
+        batches = batches_of(split.test)
+        result = verify(swapped, rewrite(batches, swapped) if lookup == "ahead" else batches)
         assert result.equal
         assert result.max_abs_error == 0  # whole numbers
         (table,) = result.tables

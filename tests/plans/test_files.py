@@ -8,7 +8,9 @@ import pytest
 
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
-from grace_torchrec.plans.plan import Plan
+from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.traces.profile import Profile, TableProfile
 
 KEY = "sparse.ebc.t_item"
 
@@ -33,6 +35,18 @@ def test_a_saved_plan_comes_back_equal(small_plan, tmp_path):
             assert np.array_equal(again.sums.code.item_code_N, table.sums.code.item_code_N)
             assert again.sums.code.item_code_N.dtype == table.sums.code.item_code_N.dtype
     assert plan_fingerprint(back) == plan_fingerprint(small_plan)
+
+
+def test_a_plan_for_rewritten_bags_comes_back_equal(spec_of, grouped, two_memories, tmp_path):
+    profile = Profile({"t_item": TableProfile(grouped(), ("item",))})
+    options = PlanOptions(size_limits=(3, 4), rewriting="ahead")
+    plan = make_plan([spec_of()], profile, two_memories(30_000), options)
+    assert plan.tables[KEY].lookup == "ahead"
+    plan.save(tmp_path / "plan")
+    back = Plan.load(tmp_path / "plan")
+    assert back.options == options
+    assert back.tables[KEY].lookup == "ahead"
+    assert plan_fingerprint(back) == plan_fingerprint(plan)
 
 
 def test_a_document_says_what_made_it_and_for_what(small_plan, tmp_path):

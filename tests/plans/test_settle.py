@@ -1,5 +1,7 @@
 """Settling: sums are used where they are faster on that machine, else the reason is said."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,17 @@ def test_lookup_can_be_asked_for(spec_of, good, two_memories):
     asked = PlanOptions(size_limits=(3, 4), lookup="stock")
     (table,) = settle([spec_of()], [good], two_memories(PLENTY), asked)
     assert (table.lookup, table.lookup_reason) == ("stock", "lookup 'stock' was asked for")
+
+
+def test_a_table_with_sums_is_read_ahead_where_bags_arrive_rewritten(spec_of, good, two_memories):
+    ahead = PlanOptions(size_limits=(3, 4), rewriting="ahead")
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), ahead)
+    assert (table.lookup, table.verdict) == ("ahead", "use")
+    assert "bags arrive rewritten" in table.lookup_reason
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), replace(ahead, lookup="stock"))
+    assert table.lookup == "stock"  # what is asked for stands
+    (table,) = settle([spec_of()], [good], two_memories(0, host_bytes=TABLE + 300), ahead)
+    assert (table.lookup, table.sums) == ("fused", None)  # nothing to rewrite
 
 
 def test_placed_reads_are_those_of_the_whole_profile(spec_of, good, two_memories):

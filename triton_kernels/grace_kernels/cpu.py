@@ -1,6 +1,7 @@
-"""CPU twins of the ops, in numba: rewriting, and rewriting + gather + sum in one pass.
+"""CPU twins of the ops, in numba: rewriting, gather + sum, and both in one pass.
 
-Flow: ops.py registers these for the CPU; meaning in reference.py; numba core in _lookup.py.
+Flow: ops.py registers these for the CPU; meaning in reference.py; numba cores in _lookup.py
+and _pool_rows.py.
 Shapes: L ids, B bags, B1 = B + 1, N items, R stored rows, D embedding dimension.
 """
 
@@ -15,13 +16,16 @@ import numpy.typing as npt
 from numba.np.ufunc.parallel import threading_layer
 
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_range, rewrite_all
+from grace_kernels._pool_rows import pool_rows_parallel, pool_rows_range
 from grace_kernels.reference import RAISE
 
 __all__ = [
     "BadId",
+    "BadRow",
     "TableRows",
     "first_misfit",
     "pooled_lookup",
+    "pooled_rows",
     "rewrite_clusters",
     "rewrite_counted",
     "warm_up",
@@ -131,6 +135,15 @@ class BadId(ValueError):
         self.id = id_
 
 
+class BadRow(ValueError):
+    """A rewritten bag holds a row that its table has not: ``position`` in the rows, ``row`` itself."""
+
+    def __init__(self, position: int, row: int) -> None:
+        super().__init__(f"row {row} at position {position} is outside the table and its sums")
+        self.position = position
+        self.row = row
+
+
 @dataclass(frozen=True)
 class TableRows:
     """Where the rows of one table lie, as numpy arrays over the tensors' own memory.
@@ -150,6 +163,18 @@ class TableRows:
     item_code_N: Ids
     hot_row_N: npt.NDArray[np.int32]
     num_hbm_sums: int
+
+    @property
+    def layout(self) -> tuple[int, int, int, int, int]:
+        """Addresses of the three, sums in the first tier, bytes of a row: ``Layout`` of _merge.py."""
+        row_bytes = self.rows_ND.shape[1] * self.rows_ND.itemsize
+        starts = (part.ctypes.data for part in (self.rows_ND, self.hbm_RD, self.host_RD))
+        return (*starts, self.num_hbm_sums, row_bytes)
+
+    @property
+    def num_sums(self) -> int:
+        """Stored sums in both tiers (hot rows are no sums)."""
+        return self.num_hbm_sums + int(self.host_RD.shape[0])
 
 
 def pooled_lookup(
@@ -186,18 +211,13 @@ def pooled_lookup(
     num_rows, dim = table.rows_ND.shape
     assert out_BD.dtype == np.float32  # the kernel writes through an address
     assert out_BD.size == 0 or out_BD.strides[1] == 4
-    item_bytes = table.rows_ND.itemsize
-    layout = (
-        table.rows_ND.ctypes.data, table.hbm_RD.ctypes.data, table.host_RD.ctypes.data,
-        table.num_hbm_sums, dim * item_bytes,
-    )  # fmt: skip
     args = (
-        ids_L, offsets_B1, bits, weights, table.item_code_N, table.hot_row_N, num_rows, layout,
-        dim, item_bytes == 2, mean, policy, out_BD.ctypes.data, out_BD.strides[0],
+        ids_L, offsets_B1, bits, weights, table.item_code_N, table.hot_row_N, num_rows,
+        table.layout, dim, table.rows_ND.itemsize == 2, mean, policy, out_BD.ctypes.data,
+        out_BD.strides[0],
     )  # fmt: skip
     bags = offsets_B1.size - 1
-    small = int(offsets_B1[-1] - offsets_B1[0]) * dim < LEAST_VALUES_TO_SHARE
-    if num_threads == 1 or bags < 2 * num_threads or small or _forked:
+    if _alone(offsets_B1, dim, num_threads):
         asked, read, bad = lookup_range(0, bags, *args)
     else:
         with _one_at_a_time():
@@ -222,3 +242,54 @@ def warm_up(num_threads: int) -> None:
     out = np.empty((bags, dim), np.float32)
     for threads in {1, num_threads}:
         pooled_lookup(ids, offsets, None, table, out, mean=False, policy=RAISE, num_threads=threads)
+
+
+def pooled_rows(
+    row_ids_P: npt.NDArray[np.int64],
+    offsets_B1: npt.NDArray[np.int64],
+    weights_P: npt.NDArray[np.float32] | None,
+    given_lengths_B: npt.NDArray[np.int64],
+    table: TableRows,
+    out_BD: npt.NDArray[np.float32],
+    *,
+    mean: bool,
+    num_threads: int,
+) -> None:
+    """Gather and sum the rewritten bags of one feature into ``out_BD``.
+
+    Args:
+        row_ids_P: int64: below N a plain row (or its hot copy), ``N + j`` stored row ``j``.
+        offsets_B1: int64 ``[B + 1]``, never falling and inside ``row_ids_P``; may start above 0.
+        weights_P: float32 parallel to ``row_ids_P``, or None.
+        given_lengths_B: int64, lengths of the bags before they were rewritten.
+        table: The rows.
+        out_BD: float32 ``[B, D]``, rows contiguous in D; overwritten.
+        mean: Divide by the length of the bag as given.
+        num_threads: Threads the bags are divided over.
+
+    Raises:
+        BadRow: a row is outside ``0 .. N + R - 1``; it was not read.
+    """
+    num_rows, dim = table.rows_ND.shape
+    assert out_BD.dtype == np.float32  # the kernel writes through an address
+    assert out_BD.size == 0 or out_BD.strides[1] == 4
+    given_B1 = np.zeros(offsets_B1.size, np.int64)
+    np.cumsum(given_lengths_B, out=given_B1[1:])
+    args = (
+        row_ids_P, offsets_B1, given_B1, weights_P if weights_P is not None else EMPTY_F32,
+        table.hot_row_N, num_rows, table.num_sums, table.layout, dim, table.rows_ND.itemsize == 2,
+        mean, out_BD.ctypes.data, out_BD.strides[0],
+    )  # fmt: skip
+    if _alone(offsets_B1, dim, num_threads):
+        bad = pool_rows_range(0, offsets_B1.size - 1, *args)
+    else:
+        with _one_at_a_time():
+            bad = pool_rows_parallel(num_threads, *args)
+    if bad >= 0:
+        raise BadRow(int(bad), int(row_ids_P[bad]))
+
+
+def _alone(offsets_B1: npt.NDArray[np.int64], dim: int, num_threads: int) -> bool:
+    """Tell whether one thread serves all bags: threads cost more than they bring to small ones."""
+    small = int(offsets_B1[-1] - offsets_B1[0]) * dim < LEAST_VALUES_TO_SHARE
+    return num_threads == 1 or offsets_B1.size - 1 < 2 * num_threads or small or bool(_forked)

@@ -148,3 +148,33 @@ def pooled_lookup_reference(
     if mean:
         pooled = pooled / offsets_B1.diff().clamp(min=1)[:, None]
     return pooled, rows.numel()
+
+
+def pool_rewritten_reference(
+    row_ids_P: Tensor,
+    offsets_B1: Tensor,
+    weights_P: Tensor | None,
+    given_lengths_B: Tensor,
+    rows_ND: Tensor,
+    stored_RD: Tensor,
+    *,
+    mean: bool,
+) -> Tensor:
+    """Pool bags that were rewritten before: row ``r < N`` is plain, ``N + j`` is stored row ``j``.
+
+    MEAN divides by ``given_lengths_B``, the lengths of the bags before they were rewritten.
+
+    Returns:
+        float32 ``[B, D]``.
+
+    Raises:
+        ValueError: a row is outside ``0 .. N + R - 1``.
+    """
+    everything = torch.cat([rows_ND.float(), stored_RD.float()])
+    outside = (row_ids_P < 0) | (row_ids_P >= everything.shape[0])
+    if outside.any():
+        raise ValueError(
+            f"row {int(row_ids_P[outside][0])} is outside 0..{everything.shape[0] - 1}"
+        )
+    pooled = pool_rows_reference(everything, row_ids_P, offsets_B1, weights_P)
+    return pooled / given_lengths_B.clamp(min=1)[:, None] if mean else pooled
