@@ -119,7 +119,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             features, self._input_names, self._is_weighted, self._strict
         )
         bags = (ids, offsets, weights, stride, positions)
-        guard = torch.ops.grace.require_fresh(*self._stored_state())
+        guard = torch.ops.grace.require_fresh(ids, *self._stored_state())
         pieces: dict[int, Tensor] = {}
         if self._fused.chosen:
             pooled, reads = self._fused(self, bags, guard)
