@@ -146,7 +146,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 features, self._input_names, self._is_weighted, self.strict
             )
             bags = (ids, offsets, weights, stride, positions)
-        guard = torch.ops.grace.require_fresh(*self._stored_state())
+        asked = bags[0] if bags is not None else features.bags.values()
+        guard = torch.ops.grace.require_fresh(asked, *self._stored_state())
         pieces: dict[int, Tensor] = {}
         for lookup in (self._rewritten,) if rewritten else (self._fused, self._ahead):
             if not lookup.chosen:

@@ -204,6 +204,7 @@ def _after_step(stepped: torch.optim.Optimizer, args: object, kwargs: object) ->
 
 
 def _require_fresh_op(
+    asked: Tensor,
     tables: Sequence[Tensor],
     table_of: Sequence[int],
     stored: Sequence[Tensor],
@@ -211,14 +212,18 @@ def _require_fresh_op(
     items: Sequence[Tensor],
     labels: Sequence[str],
 ) -> Tensor:
-    """Check, and return an empty tensor that the lookup takes as proof."""
+    """Check, and return an empty tensor that the lookup takes as proof.
+
+    ``asked`` (the ids or rows about to be looked up) is not read: it depends on the batch, and so
+    makes a tracer keep the call in the graph instead of running it once.
+    """
     require_fresh(tables, table_of, stored, indptrs, items, labels)
     return torch.empty(0, dtype=torch.int8, device="cpu")
 
 
 _LIBRARY = torch.library.Library("grace", "FRAGMENT")
 _LIBRARY.define(
-    "require_fresh(Tensor[] tables, int[] table_of, Tensor[] stored, Tensor[] indptrs, "
+    "require_fresh(Tensor asked, Tensor[] tables, int[] table_of, Tensor[] stored, Tensor[] indptrs, "
     "Tensor[] items, str[] labels) -> Tensor"
 )
 _LIBRARY.impl("require_fresh", _require_fresh_op, "CompositeExplicitAutograd")

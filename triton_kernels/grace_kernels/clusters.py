@@ -22,16 +22,15 @@ Shapes: L ids, B bags, B1 = B + 1, N items of the table or lanes of a piece, R s
 
 # mypy: disable-error-code="no-untyped-def, import-untyped"
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace_kernels.device_rows import RewrittenBags
 from grace_kernels.reference import RAISE, SLOT_BITS, ZERO_ROW
 
-__all__ = ["RewrittenBags", "piece_ids", "raise_bad_ids", "rewrite_clusters"]
+__all__ = ["piece_ids", "raise_bad_ids", "rewrite_clusters"]
 
 LEAST_PIECE, LARGEST_PIECE = 32, 512
 _RAISE, _ZERO_ROW = tl.constexpr(RAISE), tl.constexpr(ZERO_ROW)
@@ -168,25 +167,6 @@ def rewrite_clusters_kernel(
             tl.store(row_bits_ptr + begin + place, 0, mask=tail)
     tl.store(lengths_ptr + bag, written)
     tl.store(asked_ptr + bag, asked)
-
-
-@dataclass(frozen=True, eq=False)
-class RewrittenBags:
-    """Bags over rows, each in the slots of the bag it came from.
-
-    Attributes:
-        rows_L: int32 or int64 ``[L]``: bag ``b`` is the first ``lengths_B[b]`` slots from
-            ``offsets_B1[b]`` on, the slots behind are -1. Ids below N are plain rows, ``N + j``
-            is stored row ``j``. Slots of no bag hold anything.
-        lengths_B: int32 ``[B]`` rows of each bag.
-        asked_B: int32 ``[B]`` ids asked for (padding and dropped ids left out).
-        weights_L: float32 ``[L]`` parallel to ``rows_L`` (0 in the tail), or None.
-    """
-
-    rows_L: Tensor
-    lengths_B: Tensor
-    asked_B: Tensor
-    weights_L: Tensor | None
 
 
 def rewrite_clusters(

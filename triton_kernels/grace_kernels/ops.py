@@ -265,3 +265,13 @@ for _name in ("grace::pooled_lookup", "grace::rewrite_bags", "grace::join_column
     torch.library.register_autograd(
         _name, _refuse_backward, setup_context=_keep_nothing, lib=_LIBRARY
     )
+
+
+def _pooled_lookup_cuda(*args: Any) -> tuple[Tensor, Tensor]:
+    """Triton is loaded by the first call on a GPU, not by importing the ops."""
+    from grace_kernels import gpu
+
+    return gpu.pooled_lookup_of_features(*args)
+
+
+_LIBRARY.impl("pooled_lookup", _pooled_lookup_cuda, "CUDA")

@@ -24,8 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace_kernels.clusters import RewrittenBags, check_bags, is_narrow, rewrite_bag
-from grace_kernels.device_rows import HEADER_BYTES, DeviceRows
+from grace_kernels.clusters import check_bags, is_narrow, rewrite_bag
+from grace_kernels.device_rows import HEADER_BYTES, DeviceRows, RewrittenBags
 
 __all__ = ["pool_rows", "pooled_lookup"]
 
