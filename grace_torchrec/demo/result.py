@@ -51,6 +51,7 @@ class Measured:
         spread: 20 % and 80 % quantiles of that ratio.
         model_ratio: The same for the whole model.
         model_spread: Its quantiles.
+        busy: The stock rounds differ so much that no ratio of them means anything.
     """
 
     machine: str
@@ -63,6 +64,7 @@ class Measured:
     spread: tuple[float, float]
     model_ratio: float
     model_spread: tuple[float, float]
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class DemoResult:
         if self.measured is None:
             return "leave stock: no table gains"
         ratio, (low, high) = self.measured.latency_ratio, self.measured.spread
+        if self.measured.busy:
+            return f"none, the machine was too busy to tell (ratios {low:.2f} to {high:.2f}); run again"
         if low > 1:
             return f"use: lookups measured {ratio:.2f} times faster here"
         if high < 1:

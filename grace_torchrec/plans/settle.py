@@ -233,7 +233,7 @@ def _reason(
     """Say what a used table gains by what."""
     parts = []
     if candidate.mode == "sums":
-        parts.append(f"sums cut {predicted.cut:.1%} of row reads on held-out bags")
+        parts.append(f"sums cut {predicted.cut:.1%} of row reads on validation bags")
     else:
         parts.append(candidate.reason)
     if placement.hot_items.size:

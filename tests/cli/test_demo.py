@@ -82,8 +82,9 @@ def test_a_trace_that_gains_nothing_is_a_finished_job(tmp_path):
 def test_the_table_keeps_measured_and_modelled_apart(small, tmp_path):
     printed = run("--trace", small, "--out", tmp_path / "out").stdout
     assert "measured here" in printed
-    assert "modelled for a40 (not measured)" in printed
-    assert "outputs equal the stock model within rounding" in printed
+    assert "plan for a40 (modelled" in printed
+    assert "outputs: equal to the stock model within rounding" in printed
+    assert "\u2026" not in printed  # no number is cut short
     assert "leave stock, because" in printed
 
 

@@ -154,11 +154,15 @@ def _multiply_add(b: Any, x: Any, y: Any, z: Any, lanes: int) -> Any:
     return b.call(function, [x, y, z])
 
 
-def _make_sum_bag(kind: int, weighted: int) -> Any:
-    """Compile ``sum_bag`` for one row type, weighted or not (a closure over plain ints caches)."""
+def _make_sum_bag(name: str, kind: int, weighted: int) -> Any:
+    """Compile ``sum_bag`` for one row type, weighted or not, under a name of its own.
+
+    numba names machine code after the function and a number that starts anew in each process:
+    variants of one name, some from the disk cache and some compiled now, can be linked to each
+    other's code.
+    """
     item_bytes = 4 if kind == FLOAT32 else 2
 
-    @jit
     def sum_bag(addresses, weights, begin, end, out, dim, divisor):  # type: ignore[no-untyped-def]
         shift = 0
         left = dim
@@ -189,13 +193,14 @@ def _make_sum_bag(kind: int, weighted: int) -> Any:
             sum_columns(addresses, weights, begin, end, shift, out, divisor, 1, kind, weighted)
             shift, out, left = shift + item_bytes, out + 4, left - 1
 
-    return sum_bag
+    sum_bag.__name__ = sum_bag.__qualname__ = name
+    return jit(sum_bag)
 
 
 # sum_bag(addresses, weights, begin, end, out, dim, divisor): entries begin..end-1 of the list at
 # ``addresses`` (int64 row addresses, AHEAD valid ones past the end), times the float32 at
 # ``weights``, added up into ``dim`` float32 at ``out``, divided by ``divisor``.
-sum_bag_f32 = _make_sum_bag(FLOAT32, 0)
-sum_bag_f16 = _make_sum_bag(FLOAT16, 0)
-weighted_sum_bag_f32 = _make_sum_bag(FLOAT32, 1)
-weighted_sum_bag_f16 = _make_sum_bag(FLOAT16, 1)
+sum_bag_f32 = _make_sum_bag("sum_bag_f32", FLOAT32, 0)
+sum_bag_f16 = _make_sum_bag("sum_bag_f16", FLOAT16, 0)
+weighted_sum_bag_f32 = _make_sum_bag("weighted_sum_bag_f32", FLOAT32, 1)
+weighted_sum_bag_f16 = _make_sum_bag("weighted_sum_bag_f16", FLOAT16, 1)
