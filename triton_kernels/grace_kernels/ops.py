@@ -208,7 +208,7 @@ def _bad_id(bad: cpu.BadId, bag_offsets: Any, label: str, num_rows: int) -> Valu
     sample = int(np.searchsorted(bag_offsets, bad.position, side="right")) - 1
     return ValueError(
         f"{label}: sample {sample} holds id {bad.id}, the table has {num_rows} rows; "
-        "fix the ids, or plan with bad_ids='drop' or 'zero_row'"
+        "fix the ids, or plan with PlanOptions(bad_ids='drop' or 'zero_row')"
     )
 
 
