@@ -8,11 +8,11 @@ Shapes: B bags of P ids, D dimension, N items, R stored rows, C clusters, K clus
 from dataclasses import dataclass
 
 import torch
-from grace_kernels.build_sums import build_rows
-from grace_kernels.device_rows import DeviceRows
 from torch import Tensor
 
 from bench.gpu_run import Sizes
+from grace_kernels.build_sums import build_rows
+from grace_kernels.device_rows import DeviceRows
 
 TRIPLE_SHARE = 0.6  # of the ids of a bag come three from a cluster: 40 % of the rows are saved
 

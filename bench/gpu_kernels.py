@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from torch import Tensor
 
 from bench.gpu_data import TRIPLE_SHARE, Table, make_bags, make_table
 from bench.gpu_run import Run, median_us
 from grace_kernels.clusters import rewrite_clusters
+from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from grace_kernels.pooling import pool_rows, pooled_lookup
 from grace_kernels.reference import DROP, RAISE, pooled_lookup_reference
 

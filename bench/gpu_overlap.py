@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from torch import Tensor
 
 from bench.gpu_data import make_table
 from bench.gpu_kernels import Entrants, best_gather
 from bench.gpu_run import Run, Sizes, cuda_only, median_us, pinned
+from grace_kernels.device_rows import DeviceRows, RewrittenBags
 from grace_kernels.pooling import pool_rows
 
 BATCHES = 8  # rewritten and pooled in a row, inputs rotate
