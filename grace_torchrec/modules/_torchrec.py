@@ -41,23 +41,21 @@ def table_config(
     name: str,
     rows_ND: Tensor,
     features: Sequence[str],
-    summing: bool = True,
 ) -> EmbeddingBagConfig:
-    """Return the config of an inner table.
+    """Return the config of an inner table: it pools by SUM, MEAN is formed from whole bags.
 
     Args:
         config: The original table.
         name: Name of the inner table.
         rows_ND: Its rows, for their number and type.
         features: Features of the rewritten bags that read it.
-        summing: Pool by SUM (MEAN is formed from the lengths of whole bags) or as ``config``.
     """
     return EmbeddingBagConfig(
         name=name,
         num_embeddings=rows_ND.shape[0],
         embedding_dim=config.embedding_dim,
         feature_names=list(features),
-        pooling=PoolingType.SUM if summing else config.pooling,
+        pooling=PoolingType.SUM,
         data_type=DATA_TYPES[rows_ND.dtype],
     )
 

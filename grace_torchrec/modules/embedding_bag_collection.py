@@ -9,7 +9,6 @@ Shapes: F features, B bags of each, T tables, N items, R stored rows, D dimensio
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,9 +20,10 @@ from torchrec.modules.embedding_modules import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from grace_torchrec.errors import NotSupported, PlanMismatch
+from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.lookup import (
     AheadLookup,
     Bags,
@@ -35,7 +35,6 @@ from grace_torchrec.modules.lookup import (
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.plan import TablePlan
-from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.sums.build_rows import build_rows
 
 TIERS = ("hbm", "host")
@@ -79,7 +78,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         super().__init__()
         self.path = path
         self._configs = list(collection.embedding_bag_configs())
-        self._plans = _plan_of_each(collection, plans)
+        self._plans = plan_of_each(collection, plans)
         self._is_weighted = bool(collection.is_weighted())
         means = [p.spec.name for p in self._plans if p.spec.pooling == "mean"]
         self._weighted_mean = means if self._is_weighted else []
@@ -213,20 +212,6 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def table_plans(self) -> list[TablePlan]:
         """The plans of the tables, in order."""
         return list(self._plans)
-
-    def unique_configs(self, summing: bool) -> list[EmbeddingBagConfig]:
-        """Return the original tables, read by features with unique names.
-
-        Args:
-            summing: Pool by SUM whatever the table says.
-        """
-        names = iter(self._output_names)
-        return [
-            _torchrec.table_config(
-                c, c.name, self.weight(t), [next(names) for _ in c.feature_names], summing
-            )
-            for t, c in enumerate(self._configs)
-        ]
 
     def inner_collections(self) -> dict[str, EmbeddingBagCollection]:
         """Return the stock collections of the tiers in use, by tier."""
@@ -396,23 +381,6 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""
         return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
-
-
-def _plan_of_each(
-    collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan]
-) -> list[TablePlan]:
-    """Return the plans of the tables in order; kernels trust them, so they must fit."""
-    for spec in table_specs(collection):
-        if spec.name not in plans:
-            raise PlanMismatch(
-                f"table {spec.name!r} has no plan; plans are given for {sorted(plans)}"
-            )
-        planned = plans[spec.name].spec
-        if replace(planned, module=spec.module) != spec:
-            raise PlanMismatch(
-                f"table {spec.name!r} is {spec}, its plan was made for {planned}; plan it again"
-            )
-    return [plans[config.name] for config in collection.embedding_bag_configs()]
 
 
 def stored_name(table: str, tier: str) -> str:
