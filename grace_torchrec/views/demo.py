@@ -20,7 +20,13 @@ def demo_view(result: DemoResult) -> RenderableType:
 
 def _counted(result: DemoResult) -> Table:
     """Return what the held-out bags read, table by table."""
-    table = Table(title="counted on the held-out bags", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title="counted on the held-out bags",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+    )
     for column in ("table", "ids", "rows read", "cut", "extra rows", "extra bytes", "max error"):
         table.add_column(column, justify="left" if column == "table" else "right", overflow="fold")
     for row in result.tables:
