@@ -2,7 +2,8 @@
 
 Flow: trace -> plan -> two models over the same weights -> batches in turns, stock and ours.
 The collection and the rewriting are timed by themselves; ``lookup`` and ``dense`` are what is
-left of the collection and of the model without them (differences of medians, said so).
+left of the collection and of the model without them: differences of medians, and the rewriting
+runs on one thread, so the parts are exact only with ``--threads 1``.
 Shapes: R rounds, K batches.
 """
 

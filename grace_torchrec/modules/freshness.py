@@ -64,11 +64,6 @@ def record_built(weight: Tensor, stored: Tensor) -> None:
     )
 
 
-def forget(stored: Tensor) -> None:
-    """Make ``stored`` of unknown origin: it is compared in full at the next use."""
-    _BUILT.pop(stored, None)
-
-
 def why_stale(weight: Tensor, stored: Tensor) -> str | None:
     """Return why ``stored`` may not match ``weight``, None if nothing speaks against it."""
     built = _BUILT.get(stored)

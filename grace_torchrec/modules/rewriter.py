@@ -1,7 +1,7 @@
 """Rewriter: the arrays that turn ids into rows, and the bags a stock lookup reads.
 
 Flow: bags -> *Rewriter* -> inner collections (lookup ``stock``); the fused lookup reads the
-same arrays.  A module of its own, so that TorchRec's pipelines can run it ahead of time.
+same arrays.  A module of its own, so that sharders and pipelines find it as one.
 Shapes: F features, B bags of each, N items, R stored rows.
 """
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
 from grace_torchrec.plans.plan import PlanOptions
-from grace_torchrec.sums.clusters import SLOT_BITS, ClusterCode
+from grace_torchrec.sums.clusters import ClusterCode
 from grace_torchrec.sums.count_reads import RowReads, count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
 
 MAX_CLUSTER = 8
-SLOT_BITS = 3
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
 from grace_torchrec.sums.clusters import (
-    SLOT_BITS,
     ClusterCode,
     cluster_code,
     cluster_sets,
