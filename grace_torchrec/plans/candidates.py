@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
 from grace_torchrec.plans.plan import PlanOptions
