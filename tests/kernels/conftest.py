@@ -88,7 +88,7 @@ def table_of(clusters_of) -> Callable[..., LookupCase]:
             rows_ND=rows.numpy(),
             hbm_RD=torch.cat([stored[:num_hbm_sums], rows[torch.from_numpy(hot)]]).numpy(),
             host_RD=stored[num_hbm_sums:].clone().numpy(),
-            item_code_N=code,
+            codes=code,
             hot_row_N=hot_row,
             num_hbm_sums=num_hbm_sums,
         )

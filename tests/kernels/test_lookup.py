@@ -23,7 +23,7 @@ EMPTY = np.zeros(0, np.int32)
 def small_batches_are_shared_too():
     """By itself the lookup divides only large batches over its threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_VALUES_TO_SHARE", 0)
+        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
         yield
 
 
@@ -229,7 +229,7 @@ def test_rows_past_2_to_the_31_bytes_and_elements(offsets_of, num_rows, dim, dty
 def test_codes_of_64_bits_are_read_as_well(table_of, offsets_of):
     random = np.random.default_rng(9)
     case = table_of(random, hbm_share=0.5)
-    wide = replace(case.table, item_code_N=case.table.item_code_N.astype(np.int64))
+    wide = replace(case.table, codes=case.table.codes.astype(np.int64))
     ids, offsets = random.integers(0, 40, 90), offsets_of([30, 0, 60])
     out, counts = look_up(replace(case, table=wide), ids, offsets)
     pooled, rows_read = wanted(case, ids, offsets)

@@ -32,7 +32,7 @@ class Batch:
         self.rows = [case.rows_ND for case in self.cases]
         self.hbm = [torch.from_numpy(table.hbm_RD) for table in tables]
         self.host = [torch.from_numpy(table.host_RD) for table in tables]
-        self.codes = [torch.from_numpy(table.item_code_N) for table in tables]
+        self.codes = [torch.from_numpy(table.codes) for table in tables]
         self.hot = [torch.from_numpy(table.hot_row_N) for table in tables]
         self.num_hbm_sums = [table.num_hbm_sums for table in tables]
 
@@ -125,7 +125,7 @@ def test_rewritten_bags_are_split_by_the_memory_of_each_row(batch_of, weighted):
         offsets = batch.offsets[position * 3 : position * 3 + 4].numpy()
         bits = None if batch.weights is None else batch.weights.numpy()
         asked, row_ids, row_ends, _ = rewrite_counted(
-            batch.ids.numpy(), offsets, bits, table.item_code_N, 40, RAISE
+            batch.ids.numpy(), offsets, bits, table.codes, 40, RAISE
         )
         assert reads[feature].tolist() == [asked, row_ids.size]
         assert bag_lengths[feature].tolist() == np.diff(offsets).tolist()

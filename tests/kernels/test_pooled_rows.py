@@ -23,7 +23,7 @@ LABELS = ["table 'a', feature 'x'", "table 'b', feature 'y'"]
 def small_batches_are_shared_too():
     """By itself the lookup divides only large batches over its threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_VALUES_TO_SHARE", 0)
+        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
         yield
 
 
@@ -99,7 +99,7 @@ def test_rewriting_ahead_gives_the_bits_of_rewriting_in_line(
     ids = random.integers(0, 400, offsets[-1])
     weights = random.choice(np.array([0.5, 3], np.float32), ids.size) if weighted else None
     asked, row_ids, ends, row_weights = rewrite_counted(
-        ids, offsets, weights, case.table.item_code_N, 400, RAISE
+        ids, offsets, weights, case.table.codes, 400, RAISE
     )
     want = np.empty((len(lengths), 20), np.float32)
     counts = pooled_lookup(
@@ -141,7 +141,7 @@ class Batch:
         self.weights = torch.ones(self.ids.numel()) if weighted else None
         self.stride = stride
         tables = [case.table for case in self.cases]
-        self.codes = [torch.from_numpy(table.item_code_N) for table in tables]
+        self.codes = [torch.from_numpy(table.codes) for table in tables]
         self.held = [
             [case.rows_ND for case in self.cases],
             [torch.from_numpy(table.hbm_RD) for table in tables],

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numba import njit
+from numba import cfunc, njit
+from numba.core import sigutils
+from numba.core.ccallback import CFunc
 
 
 @functools.cache
@@ -36,14 +38,35 @@ def jit(function: Any = None, *, parallel: bool = False) -> Any:
     return _compile(function, parallel)
 
 
+def compile_for_address(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile for callers that hold an address (``.address`` of the result), cached like ``jit``."""
+    given = sigutils.normalize_signature(signature)
+    compiled = CFunc(function, given, locals={}, options={"nopython": True})
+    try:
+        compiled.enable_caching()
+    except RuntimeError:  # no folder can hold a cache
+        return cfunc(signature, nopython=True)(function)
+    if not _stamped(compiled, function):
+        return cfunc(signature, nopython=True)(function)
+    compiled.compile()
+    return compiled
+
+
 def _compile(function: Callable[..., Any], parallel: bool) -> Any:
     """Compile one function; without a writable cache, or a stamp, nothing is cached."""
     try:
         compiled = njit(nogil=True, cache=True, parallel=parallel)(function)
     except RuntimeError:  # no folder can hold a cache: compile in every process
         return njit(nogil=True, parallel=parallel)(function)
+    if not _stamped(compiled, function):
+        return njit(nogil=True, parallel=parallel)(function)
+    return compiled
+
+
+def _stamped(compiled: Any, function: Callable[..., Any]) -> bool:
+    """Put the stamp into the cache of a function; tell whether its cache takes one."""
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if index is None or not hasattr(index, "_source_stamp"):
-        return njit(nogil=True, parallel=parallel)(function)
+        return False
     index._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
-    return compiled
+    return True

@@ -1,7 +1,12 @@
-"""Numba core of the CPU ops: all bags of a feature, rewritten, gathered and summed.
+"""Numba core of the lookup: bags of several features, rewritten, gathered and summed.
 
-Flow: cpu.py calls rewrite_all, lookup_range and lookup_parallel; _merge.py decides which rows a
-bag reads, _sum_rows.py adds them up.
+Flow: cpu.py calls lookup_span or lookup_parallel with a table of what differs between features;
+_rewrite.py says which rows a bag reads, code of _sum_rows.py adds them up.
+
+How it is fast: bags go in chunks of about CHUNK_IDS ids.  While one chunk is rewritten, the rows
+of the chunk before are prefetched; then these are summed from the cache.  Rows of a table without
+sums are known at once: they are prefetched while rows are summed.  Chunks of different features
+follow each other in the same way.
 """
 
 from typing import Any
@@ -10,26 +15,23 @@ import numpy as np
 from numba import prange
 
 from grace_kernels._jit import jit
-from grace_kernels._merge import (
-    MAX_EPOCH,
-    MAX_FAST_IDS,
-    merge_bag,
-    merge_weighted_bag,
-    num_slots,
-    split_bag,
+from grace_kernels._llvm import call_sum
+from grace_kernels._prefetch import QUEUE_SIZE, prefetch_rest, refill
+from grace_kernels._rewrite import (
+    CHUNK_IDS,
+    end_of_chunk,
+    is_generic,
+    longest_bag,
+    make_scratch,
+    rewrite_chunk,
 )
-from grace_kernels._sum_rows import (
-    AHEAD,
-    CACHE_LINE,
-    prefetch,
-    sum_bag_f16,
-    sum_bag_f32,
-    weighted_sum_bag_f16,
-    weighted_sum_bag_f32,
-)
+from grace_kernels._split_ids import GROUP, U
+from grace_kernels._sum_rows import AHEAD
 
-NO_HOT_ROWS = np.zeros(0, np.int32)
-CHUNK_IDS = 2048  # ids rewritten before their rows are summed: the address list stays in cache
+# Columns of the features: ten of ``Table``, then position in the batch, rows are summed by the
+# function at, bytes from the start of an output row, MEAN pooling.
+TABLE_COLUMNS = 10
+POSITION, SUM_AT, OUT_BYTES, IS_MEAN, NUM_COLUMNS = 10, 11, 12, 13, 14
 
 
 @jit
@@ -48,177 +50,174 @@ def first_misfit(offsets: Any, lengths: Any) -> Any:
 
 
 @jit
-def _longest(offsets: Any) -> Any:
-    """Return the length of the longest bag."""
-    longest = 0
-    for bag in range(offsets.size - 1):
-        longest = max(longest, offsets[bag + 1] - offsets[bag])
-    return longest
+def table_of(features: Any, feature: Any) -> Any:
+    """Return the ``Table`` of a feature."""
+    f = features[feature]
+    return (f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9])
 
 
 @jit
-def _scratch(longest, weighted):
-    """Return the scratch of merging: clustered ids, hash table, table of the weighted path."""
-    multi = np.empty((3, longest + 1), np.int64)
-    table = np.zeros(num_slots(min(longest, MAX_FAST_IDS)), np.int64)
-    wide = np.empty((4, num_slots(longest) if weighted else 0), np.int64)
-    return multi, table, wide
+def sum_chunk(features: Any, feature: Any, first: int, last: int, given: Any, rows: Any,
+              row_weights: Any, ends: Any, out_at: int, out_stride: int) -> Any:  # fmt: skip
+    """Sum the rows at the addresses ``rows`` into the outputs of bags ``first .. last - 1``.
+
+    Args:
+        features: Int64 ``[F, NUM_COLUMNS]``.
+        feature: Which of them.
+        first: First bag.
+        last: One past the last bag.
+        given: Int64 offsets of the feature's bags as asked for: MEAN divides by their length.
+        rows: Int64 addresses.
+        row_weights: Float32 parallel to them, or empty.
+        ends: Int64, ends of the bags in ``rows``.
+        out_at: Address of the output.
+        out_stride: Bytes between the outputs of two bags.
+    """
+    sum_at, mean = features[feature, SUM_AT], features[feature, IS_MEAN]
+    for bag in range(first, last):
+        length = given[bag + 1] - given[bag]
+        divisor = np.float32(length) if mean != 0 and length > 1 else np.float32(1.0)
+        out = out_at + bag * out_stride + features[feature, OUT_BYTES]
+        call_sum(sum_at, rows.ctypes.data, row_weights.ctypes.data, ends[bag - first],
+                 ends[bag - first + 1], out, divisor)  # fmt: skip
 
 
 @jit
-def _rewrite_range(ids, offsets, first, last, weight_bits, item_code, hot_row, num_rows, policy,
-                   layout, rows, origin, ends, scratch, epoch):  # fmt: skip
-    """Rewrite bags ``first .. last - 1`` into ``rows``.
+def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out_at, out_stride,
+                reads):  # fmt: skip
+    """Serve the bags ``begin .. end - 1``, counted through all features.
+
+    Args:
+        begin: First bag; bag ``b`` of feature ``f`` is number ``f * stride + b``.
+        end: One past the last bag.
+        ids: Ids of all features.
+        offsets: int64, of all features of the batch.
+        weights: float32 parallel to ``ids``, or empty.
+        features: int64 ``[F, NUM_COLUMNS]``.
+        stride: Bags of each feature.
+        policy: RAISE, DROP or ZERO_ROW of reference.py.
+        out_at: Address of the output.
+        out_stride: Bytes between the outputs of two bags.
+        reads: int64 ``[F, 2]``, ids asked for and rows read are added.
 
     Returns:
-        (new epoch, ids asked for (padding and dropped ids left out), -1 or the position of a
-        bad id); ``ends[k + 1]`` gets the end of the k-th bag.
+        (-1 or the position of a bad id, its feature).
     """
-    multi, table, wide = scratch
-    generic = weight_bits.size > 0 or item_code.itemsize == 8  # wide codes have large blocks
-    asked = np.int64(0)
-    out = np.int64(0)
-    for bag in range(first, last):
-        before = out
-        out, clustered, bad = split_bag(
-            ids, offsets[bag], offsets[bag + 1], item_code, hot_row, num_rows, policy, layout, rows,
-            origin, out, multi,
-        )  # fmt: skip
-        if bad >= 0:
-            return epoch, asked, bad
-        asked += out - before + clustered
-        if clustered > 0:
-            if generic or clustered >= MAX_FAST_IDS:
-                if wide.shape[1] < num_slots(clustered):
-                    wide = np.zeros((4, num_slots(clustered)), np.int64)
-                out = merge_weighted_bag(
-                    multi, clustered, layout, weight_bits, wide, rows, origin, out
-                )
-            else:
-                epoch += 1
-                if epoch > MAX_EPOCH:
-                    table[:] = 0
-                    epoch = 1
-                out = merge_bag(multi, clustered, layout, table, epoch, rows, out)
-        ends[bag - first + 1] = out
-    return epoch, asked, np.int64(-1)
+    longest, generic = np.int64(1), weights.size > 0
+    for feature in range(features.shape[0]):
+        low, high = bags_inside(begin, end, feature, stride)
+        at = features[feature, POSITION] * stride
+        longest = max(longest, longest_bag(offsets, at + low, at + high))
+        generic |= is_generic(table_of(features, feature), weights)
+    weight_bits = weights.view(np.int32)
+    room = CHUNK_IDS + longest + GROUP + AHEAD
+    rows = np.empty((2, room), np.int64)
+    origin = np.empty(room if weights.size > 0 else 0, np.int64)
+    row_weights = np.empty((2, origin.size), np.float32)
+    ends = np.zeros((2, CHUNK_IDS + 2), np.int64)
+    scratch = make_scratch(longest, generic)
+    queue = np.zeros(QUEUE_SIZE, np.int64)
+    epoch, clustered, turn = 0, np.int64(0), 0
+    waiting, waiting_first, waiting_last = -1, np.int64(0), np.int64(0)  # the chunk before
+    for feature in range(features.shape[0]):
+        low, high = bags_inside(begin, end, feature, stride)
+        at = features[feature, POSITION] * stride
+        table = table_of(features, feature)
+        given = offsets[at : at + stride + 1]
+        first = low
+        while first < high:
+            last = end_of_chunk(given, first, high)
+            epoch, asked, clustered, bad = rewrite_chunk(
+                ids, given, first, last, weight_bits, table, policy, rows[turn], origin, 0,
+                ends[turn], scratch, epoch, queue,
+            )  # fmt: skip
+            if bad >= 0:
+                return bad, feature
+            count = ends[turn, last - first]
+            reads[feature, 0] += asked
+            reads[feature, 1] += count
+            for i in range(count if weights.size > 0 else 0):
+                row_weights[turn, i] = weights[origin[i]]
+            if waiting >= 0:
+                copy_head(rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+                _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
+                        row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
+            queued, taken = count, clustered if weights.size == 0 else np.int64(0)
+            if table[6] == 0:  # its rows are prefetched by who sums, but for the first ones
+                queued, taken = (min(count, AHEAD) if waiting != feature else np.int64(0)), np.int64(0)
+            refill(queue, rows[turn].ctypes.data, queued, table[4], given[last] - given[first], taken)
+            waiting, waiting_first, waiting_last = feature, first, last
+            turn = 1 - turn
+            first = last
+    if waiting >= 0:
+        copy_head(rows[turn], 0, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+        _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
+                row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
+    return np.int64(-1), 0
 
 
 @jit
-def rewrite_all(ids, offsets, weight_bits, item_code, num_rows, policy, rows, origin):
-    """Rewrite every bag into row ids; return ends, ids asked for, position of a bad id or -1."""
-    row_ids = (np.int64(0), num_rows, num_rows, np.int64(1) << 62, np.int64(1))
-    ends = np.zeros(offsets.size, np.int64)
-    _, asked, bad = _rewrite_range(
-        ids, offsets, 0, offsets.size - 1, weight_bits, item_code, NO_HOT_ROWS, num_rows, policy,
-        row_ids, rows, origin, ends, _scratch(_longest(offsets), weight_bits.size > 0), 0,
-    )  # fmt: skip
-    return ends, asked, bad
-
-
-@jit
-def lookup_range(first, last, ids, offsets, weight_bits, weights, item_code, hot_row, num_rows,
-                 layout, dim, half, mean, policy, out_at, out_stride):  # fmt: skip
-    """Serve bags ``first .. last - 1``, a chunk of about CHUNK_IDS ids at a time.
-
-    Returns:
-        (ids asked for, rows read, -1 or the position of a bad id).
-    """
-    longest = np.int64(1)
-    for bag in range(first, last):
-        longest = max(longest, offsets[bag + 1] - offsets[bag])
-    weighted = weights.size > 0
-    rows = np.empty(CHUNK_IDS + longest + AHEAD + 1, np.int64)
-    origin = np.empty(CHUNK_IDS + longest + 1 if weighted else 0, np.int64)
-    row_weights = np.empty(CHUNK_IDS + longest + 1 if weighted else 0, np.float32)
-    ends = np.zeros(CHUNK_IDS + 2, np.int64)
-    scratch = _scratch(longest, weighted)
-    epoch, asked, read = 0, np.int64(0), np.int64(0)
-    begin = first
-    while begin < last:
-        stop = begin + 1
-        while (stop < last and offsets[stop + 1] - offsets[begin] <= CHUNK_IDS
-               and stop - begin < CHUNK_IDS):  # fmt: skip
-            stop += 1
-        epoch, wanted, bad = _rewrite_range(
-            ids, offsets, begin, stop, weight_bits, item_code, hot_row, num_rows, policy, layout,
-            rows, origin, ends, scratch, epoch,
-        )  # fmt: skip
-        if bad >= 0:
-            return asked, read, bad
-        count = ends[stop - begin]
-        asked += wanted
-        read += count
-        for i in range(count if weighted else 0):
-            row_weights[i] = weights[origin[i]]
-        _sum_chunk(
-            begin,
-            stop,
-            offsets,
-            rows,
-            row_weights,
-            ends,
-            layout,
-            dim,
-            half,
-            mean,
-            out_at,
-            out_stride,
-        )
-        begin = stop
-    return asked, read, np.int64(-1)
-
-
-@jit
-def _sum_chunk(begin, stop, offsets, rows, row_weights, ends, layout, dim, half, mean, out_at,
-               out_stride):  # fmt: skip
-    """Sum the rows at the addresses ``rows`` into the outputs of bags ``begin .. stop - 1``."""
-    plain_at, _, _, _, row_bytes = layout
-    count = ends[stop - begin]
+def copy_head(source: Any, size: Any, target: Any, end: Any) -> Any:
+    """Let a list be followed by the ``AHEAD`` rows that come after it: they are prefetched."""
     for i in range(AHEAD):
-        rows[count + i] = rows[count - 1] if count > 0 else plain_at
-        if i < count:
-            for line in range(0, row_bytes, CACHE_LINE):
-                prefetch(rows[i] + line)
-    addresses, weights_at = rows.ctypes.data, row_weights.ctypes.data
-    for bag in range(begin, stop):
-        a, b = ends[bag - begin], ends[bag - begin + 1]
-        length = offsets[bag + 1] - offsets[bag]
-        divisor = np.float32(length) if mean and length > 1 else np.float32(1.0)
-        out = out_at + bag * out_stride
-        if row_weights.size > 0:
-            if half:
-                weighted_sum_bag_f16(addresses, weights_at, a, b, out, dim, divisor)
-            else:
-                weighted_sum_bag_f32(addresses, weights_at, a, b, out, dim, divisor)
-        elif half:
-            sum_bag_f16(addresses, weights_at, a, b, out, dim, divisor)
-        else:
-            sum_bag_f32(addresses, weights_at, a, b, out, dim, divisor)
+        target[U(end + i)] = source[U(i)] if i < size else target[U(max(end - 1, 0))]
+
+
+@jit
+def _finish(features, feature, first, last, offsets, stride, rows, row_weights, ends, out_at,
+            out_stride, queue):  # fmt: skip
+    """Prefetch what is left of a chunk, and sum it."""
+    prefetch_rest(queue)
+    at = features[feature, POSITION] * stride
+    given = offsets[at : at + stride + 1]
+    sum_chunk(features, feature, first, last, given, rows, row_weights, ends, out_at, out_stride)
+
+
+@jit
+def bags_inside(begin, end, feature, stride):
+    """Return which bags of a feature are among the bags ``begin .. end - 1`` of all features."""
+    low = min(max(begin - feature * stride, 0), stride)
+    return low, max(low, min(end - feature * stride, stride))
+
+
+@jit
+def span_start(thread: Any, num_threads: Any, offsets: Any, features: Any, stride: Any) -> Any:
+    """Return the first bag of a thread: bytes of rows asked for are divided evenly."""
+    total = np.int64(0)
+    for feature in range(features.shape[0]):
+        at = features[feature, POSITION] * stride
+        total += (offsets[at + stride] - offsets[at]) * features[feature, 4]
+    share = total * thread // num_threads
+    for feature in range(features.shape[0]):
+        at = features[feature, POSITION] * stride
+        size = (offsets[at + stride] - offsets[at]) * features[feature, 4]
+        if share < size:
+            wanted = offsets[at] + share // features[feature, 4]
+            bag = np.searchsorted(offsets[at : at + stride + 1], wanted, side="right") - 1
+            return feature * stride + bag
+        share -= size
+    return features.shape[0] * stride
 
 
 @jit(parallel=True)
-def lookup_parallel(num_threads, ids, offsets, weight_bits, weights, item_code, hot_row, num_rows,
-                    layout, dim, half, mean, policy, out_at, out_stride):  # fmt: skip
-    """Divide the bags over the threads by number of ids; returns as ``lookup_range``."""
-    bags = offsets.size - 1
-    asks = np.zeros(num_threads, np.int64)
-    reads = np.zeros(num_threads, np.int64)
+def lookup_parallel(num_threads, ids, offsets, weights, features, stride, policy, out_at,
+                    out_stride, reads):  # fmt: skip
+    """Divide all bags over the threads; returns as ``lookup_span``."""
+    counts = np.zeros((num_threads, reads.shape[0], 2), np.int64)
     bads = np.full(num_threads, -1, np.int64)
-    total = offsets[bags] - offsets[0]
+    whose = np.zeros(num_threads, np.int64)
+    bags = features.shape[0] * stride
     for thread in prange(num_threads):
-        share = offsets[0] + total * thread // num_threads
-        next_share = offsets[0] + total * (thread + 1) // num_threads
-        first = np.searchsorted(offsets[: bags + 1], share) if thread > 0 else 0
-        last = (
-            np.searchsorted(offsets[: bags + 1], next_share) if thread + 1 < num_threads else bags
-        )
-        asks[thread], reads[thread], bads[thread] = lookup_range(
-            first, last, ids, offsets, weight_bits, weights, item_code, hot_row, num_rows, layout,
-            dim, half, mean, policy, out_at, out_stride,
+        begin = span_start(thread, num_threads, offsets, features, stride) if thread > 0 else 0
+        end = bags
+        if thread + 1 < num_threads:
+            end = span_start(thread + 1, num_threads, offsets, features, stride)
+        bads[thread], whose[thread] = lookup_span(
+            begin, end, ids, offsets, weights, features, stride, policy, out_at, out_stride,
+            counts[thread],
         )  # fmt: skip
-    first_bad = np.int64(-1)
+    reads += counts.sum(axis=0)
     for thread in range(num_threads):
-        if bads[thread] >= 0 and (first_bad < 0 or bads[thread] < first_bad):
-            first_bad = bads[thread]
-    return asks.sum(), reads.sum(), first_bad
+        if bads[thread] >= 0:
+            return bads[thread], whose[thread]
+    return np.int64(-1), np.int64(0)

@@ -1,17 +1,14 @@
-"""Numba core of rewriting: the items of one bag that share a cluster become one row.
+"""Numba core of rewriting, second pass: the items of one bag that share a cluster become one row.
 
-Flow: _lookup.py calls split_bag, then merge_bag (or merge_weighted_bag), bag by bag.
+Flow: _split_ids.py sets the clustered ids of a chunk aside; merge_chunk, or merge_weighted_chunk,
+merges them, bag by bag, and writes the rows of all ids.
 Meaning: reference.py (``rewrite_clusters_reference``), equal row by row.
 
-What is written for a row is its place in ``Layout``: an absolute address for the lookup, the
-row id itself for rewriting alone (one byte a row, plain rows at 0, stored rows at N).
-
-How it is fast: unclustered ids leave in a first pass that never branches on data (it writes to
-both lists and moves one of the two ends). The rest meet in a small hash table whose entry is
-one integer, ``epoch | block | mask | place``: the table is never cleared between bags, an id
-costs one load and two stores, and the choice "new row or known row" is arithmetic on a 0 / -1
-mask, because that branch would be mispredicted for every second id. Indices are cast to
-``uintp``: numba then leaves out the wrap-around of negative indices.
+How it is fast. Bags whose codes rise strictly are merged run by run. The others meet in a small
+hash table whose entry is one integer, ``epoch | block | mask``: the table is never cleared
+between bags, an id costs one load and one store, and "new row or known row" is a maximum and
+an addition instead of a branch that would be mispredicted for every second id. Which stored
+row a cluster reads is worked out once, after its last item.
 """
 
 from typing import Any
@@ -19,26 +16,25 @@ from typing import Any
 import numpy as np
 
 from grace_kernels._jit import jit
-from grace_kernels._sum_rows import prefetch
-from grace_kernels.reference import DROP, MAX_LAYERS, PADDING, RAISE
+from grace_kernels._llvm import load_i64
+from grace_kernels._prefetch import END, LIST_AT, NEXT, ROW_BYTES, prefetch_row
+from grace_kernels._split_ids import U
+from grace_kernels.reference import MAX_LAYERS
 
 # mask -> place of the subset in its cluster's block; a mask of one bit owns no stored row
 PLACE_OF_MASK = np.array([m - 1 - m.bit_length() for m in range(256)], np.int64)
 HASH = np.int64(-7046029254386353131)  # 2**64 / golden ratio, odd
-# Entry: 11 bits epoch, 28 bits block, 8 bits mask, 16 bits place of the row in the bag.
-EPOCH_SHIFT, BLOCK_SHIFT, MASK_SHIFT = 52, 24, 16
-PLACE_MASK = (1 << MASK_SHIFT) - 1
-MAX_EPOCH = (1 << 11) - 1
-MAX_FAST_IDS = 1 << MASK_SHIFT  # longer bags, and int64 codes, take the weighted path
-# entry ^ key is below 2**24 for the same cluster and 2**52 or more for an entry of an earlier
-# bag, which counts as free. One unsigned comparison finds what lies between, so that "known or
-# new" is never a branch.
+# Entry: 27 bits epoch, 28 bits block, 8 bits mask. Entries of earlier bags are below every entry
+# of this one and count as free.
+EPOCH_SHIFT, BLOCK_SHIFT = 36, 8
+BLOCK_MASK = (1 << (EPOCH_SHIFT - BLOCK_SHIFT)) - 1
+MASK_BITS = 255
+MAX_EPOCH = (1 << 27) - 1
+# entry ^ key is below 2**8 for the same cluster and 2**36 or more for an entry of an earlier
+# bag. One unsigned comparison finds what lies between: another cluster of this bag.
 SAME_CLUSTER = 1 << BLOCK_SHIFT
 OTHER_CLUSTER = np.uint64((1 << EPOCH_SHIFT) - SAME_CLUSTER)
-SLOTS_PER_ID = 2
-CODES_IN_CACHE = 1 << 17  # larger code tables are prefetched CODE_AHEAD ids ahead
-CODE_AHEAD = 32
-U = np.uintp
+SLOTS_PER_ID = 4
 
 
 @jit
@@ -50,155 +46,213 @@ def num_slots(num_ids: int) -> Any:
     return slots
 
 
-# (plain_at, hbm_at, host_at, num_hbm_sums, row_bytes): where rows lie; hot rows in hbm_at too
-Layout = tuple[int, int, int, int, int]
-
-
 @jit
-def plain_place(item: Any, layout: Any, hot_row: Any) -> Any:
-    """Return where the row of an item lies: a hot row, or its original."""
-    plain_at, hbm_at, _, _, row_bytes = layout
-    if hot_row.size > 0 and hot_row[U(item)] >= 0:
-        return hbm_at + np.int64(hot_row[U(item)]) * row_bytes
-    return plain_at + item * row_bytes
-
-
-@jit
-def stored_place(row: Any, layout: Any) -> Any:
+def stored_place(row: Any, table: Any) -> Any:
     """Return where stored row ``row`` lies, without a branch on its tier."""
-    _, hbm_at, host_at, num_hbm_sums, row_bytes = layout
+    _, hbm_at, host_at, num_hbm_sums, row_bytes = table[:5]
     in_hbm = (row - num_hbm_sums) >> 63  # -1 or 0
     base = (hbm_at & in_hbm) | ((host_at - num_hbm_sums * row_bytes) & ~in_hbm)
     return base + row * row_bytes
 
 
 @jit
-def split_bag(ids: Any, begin: int, end: int, item_code: Any, hot_row: Any, num_rows: int,
-              policy: int, layout: Any, rows: Any, origin: Any, out: int, multi: Any) -> Any:  # fmt: skip
-    """Write the places of unclustered ids to ``rows[out:]``, clustered ids to ``multi``.
+def merge_chunk(split: Any, num_bags: int, table: Any, entries: Any, slots: Any, epoch: int,
+                rows: Any, out: int, ends: Any, queue: Any) -> Any:  # fmt: skip
+    """Write the rows of unweighted bags to ``rows[out:]``: ids alone, then one row per cluster.
 
     Args:
-        ids: Raw ids; -1 is padding, others outside ``0 .. num_rows - 1`` follow ``policy``.
-        begin: First position of the bag.
-        end: One past its last position.
-        item_code: Packed codes, or an empty array where the table has no sums.
-        hot_row: Row of the fast tier that copies the item, -1 if none; or empty.
-        num_rows: Rows of the table.
-        policy: RAISE, DROP or ZERO_ROW of reference.py.
-        layout: Where rows lie.
-        rows: int64, receives places.
-        origin: int64, receives the position each row came from (weights follow it), or empty.
+        split: Of ``split_chunk``, blocks below 2**28.
+        num_bags: Bags of the chunk.
+        table: Where rows lie.
+        entries: int64 hash table, ``num_slots(longest bag) + 1`` or more entries of earlier
+            epochs; the last one is 0.
+        slots: int64, longer than the longest bag.
+        epoch: Of the last bag merged with this hash table.
+        rows: int64, receives places; GROUP entries longer than the bags need.
         out: Where to write first.
-        multi: int64 ``[3, longest bag + 1]``, receives place, code and position.
+        ends: int64 ``[num_bags + 1]``, ``ends[k + 1]`` receives the end of bag ``k``.
+        queue: Rows to prefetch meanwhile.
 
     Returns:
-        (new ``out``, number of clustered ids, -1 or the position of a bad id).
+        The last epoch.
     """
-    coded = item_code.size > 0
-    traced = origin.size > 0
-    far = item_code.size > CODES_IN_CACHE
-    last_id = ids.size - 1
-    clustered = np.int64(0)
-    for position in range(begin, end):
-        item = np.int64(ids[U(position)])
-        if far:  # any address may be prefetched, so an id that is not checked yet may be used
-            later = np.int64(ids[U(min(position + CODE_AHEAD, last_id))])
-            prefetch(item_code.ctypes.data + later * item_code.itemsize)
-        code = np.int64(-1)
-        if item < 0 or item >= num_rows:
-            if item == PADDING or policy == DROP:
-                continue
-            if policy == RAISE:
-                return out, clustered, np.int64(position)
-            item = np.int64(0)  # row 0 is read, but nobody asked for item 0: it joins no sum
-        elif coded:
-            code = np.int64(item_code[U(item)])
-        place = plain_place(item, layout, hot_row)
-        rows[U(out)] = place
-        if traced:
-            origin[U(out)] = position
-            multi[2, U(clustered)] = position
-        if coded:
-            multi[0, U(clustered)] = place
-            multi[1, U(clustered)] = code
-            single = (code >> 63) & 1
-            out += single
-            clustered += 1 - single
-        else:
-            out += 1
-    return out, clustered, np.int64(-1)
+    ends[0] = out
+    bag = np.int64(0)
+    while bag < num_bags:
+        if epoch >= MAX_EPOCH - num_bags:
+            entries[:] = 0
+            epoch = 0
+        bag = _merge_runs(split, bag, num_bags, table, rows, ends, queue)
+        if bag < num_bags:
+            bag, epoch = _merge_hashed(
+                split, bag, num_bags, table, entries, slots, epoch, rows, ends, queue
+            )
+    return epoch
 
 
 @jit
-def merge_bag(multi: Any, clustered: int, layout: Any, table: Any, epoch: int, rows: Any,
-              out: int) -> Any:  # fmt: skip
-    """Merge the clustered ids of one unweighted bag into ``rows[out:]``; return the new end.
+def _is_rising(codes, begin, end):
+    """Tell whether codes rise strictly: no code comes twice, and clusters come in one piece."""
+    rising = 0  # a sum instead of a branch, and so eight comparisons at once
+    for j in range(begin + 1, end):
+        rising += codes[U(j)] > codes[U(j - 1)]
+    return rising >= end - begin - 1
+
+
+@jit
+def _merge_runs(split, bag, num_bags, table, rows, ends, queue):
+    """Merge bags as long as their codes rise strictly; return the first bag left."""
+    singles, alone_ends, multi, multi_ends = split
+    queued, queue_end, list_at, row_bytes = queue[NEXT], queue[END], queue[LIST_AT], queue[ROW_BYTES]
+    while bag < num_bags and _is_rising(multi[1], multi_ends[bag], multi_ends[bag + 1]):
+        last = ends[bag] - 1
+        for i in range(alone_ends[bag], alone_ends[bag + 1]):
+            last += 1
+            rows[U(last)] = singles[0, U(i)]
+        last_block, mask = np.int64(-1), np.int64(0)
+        for j in range(multi_ends[bag], multi_ends[bag + 1]):
+            if queued < queue_end:
+                prefetch_row(load_i64(list_at + 8 * queued), row_bytes)
+                queued += 1
+            code = multi[1, U(j)]
+            block, bit = code >> 3, np.int64(1) << (code & 7)
+            fresh = np.int64(block != last_block)
+            last_block = block
+            known = fresh - 1  # 0 or -1
+            mask = (mask & known) | bit
+            stored = stored_place(block + PLACE_OF_MASK[U(mask)], table)
+            last += fresh
+            rows[U(last)] = (multi[0, U(j)] & ~known) | (stored & known)
+        bag += 1
+        ends[bag] = last + 1
+    queue[NEXT] = queued
+    return bag
+
+
+@jit
+def _merge_hashed(split, bag, num_bags, table, entries, slots, epoch, rows, ends, queue):
+    """Merge bags in any order of ids, until one whose codes rise; return first bag left and epoch.
+
+    A repeated id is in its cluster's mask already: it goes on to the next layer, a slot of the
+    same cluster further on, or past MAX_LAYERS reads its own row.
+    """
+    singles, alone_ends, multi, multi_ends = split
+    queued, queue_end, list_at, row_bytes = queue[NEXT], queue[END], queue[LIST_AT], queue[ROW_BYTES]
+    nowhere = entries.size - 1  # its entry is 0: no cluster, the row stays what it is
+    while bag < num_bags:
+        begin, end = multi_ends[bag], multi_ends[bag + 1]
+        if _is_rising(multi[1], begin, end):
+            break
+        out = ends[bag]
+        for i in range(alone_ends[bag], alone_ends[bag + 1]):
+            rows[U(out)] = singles[0, U(i)]
+            out += 1
+        epoch += 1
+        stamp = np.int64(epoch) << EPOCH_SHIFT
+        last_slot = num_slots(end - begin) - 1
+        count = np.int64(0)
+        for j in range(begin, end):
+            if queued < queue_end:
+                prefetch_row(load_i64(list_at + 8 * queued), row_bytes)
+                queued += 1
+            code = multi[1, U(j)]
+            bit = np.int64(1) << (code & 7)
+            key = stamp | ((code >> 3) << BLOCK_SHIFT)
+            slot = (((code >> 3) * HASH) >> 40) & last_slot
+            slot, entry = _slot_of_cluster(entries, slot, last_slot, key)
+            layers = 0
+            while entry & bit != 0:
+                layers += 1
+                slot, entry = _slot_of_cluster(entries, (slot + 1) & last_slot, last_slot, key)
+                if layers == MAX_LAYERS:
+                    slot = nowhere
+                    break
+            rows[U(out + count)] = multi[0, U(j)]  # the next new row overwrites it, unless it is new
+            slots[U(count)] = slot
+            if slot != nowhere:
+                count += (entries[U(slot)] - stamp >> 63) & 1
+                entries[U(slot)] = entry | bit
+            else:
+                count += 1
+        for i in range(count):
+            entry = entries[U(slots[U(i)])]
+            mask = entry & MASK_BITS
+            row = ((entry >> BLOCK_SHIFT) & BLOCK_MASK) + PLACE_OF_MASK[U(mask)]
+            alone = ((mask & (mask - 1)) - 1) >> 63  # -1 for one item: it keeps its own row
+            rows[U(out + i)] = (rows[U(out + i)] & alone) | (stored_place(row, table) & ~alone)
+        bag += 1
+        ends[bag] = out + count
+    queue[NEXT] = queued
+    return bag, epoch
+
+
+@jit
+def _slot_of_cluster(entries, slot, last_slot, key):
+    """Return the first slot from ``slot`` on that is free or the cluster's, and its entry.
+
+    A free slot has the entry ``key``: the cluster with no item yet. The maximum finds it without
+    a branch, because entries of earlier bags are below ``key`` and the cluster's own are not.
+    """
+    entry = entries[U(slot)]
+    while np.uint64((entry ^ key) - SAME_CLUSTER) < OTHER_CLUSTER:
+        slot = (slot + 1) & last_slot
+        entry = entries[U(slot)]
+    return slot, max(entry, key)
+
+
+@jit
+def merge_weighted_chunk(split: Any, num_bags: int, table: Any, weight_bits: Any, scratch: Any,
+                         rows: Any, origin: Any, out: int, ends: Any) -> Any:  # fmt: skip
+    """Write the rows of bags that are weighted, or whose codes are wide, to ``rows[out:]``.
 
     Args:
-        multi: Places and codes of :func:`split_bag`, fewer than ``MAX_FAST_IDS``.
-        clustered: How many.
-        layout: Where rows lie.
-        table: int64, at least ``num_slots(clustered)`` entries of earlier epochs.
-        epoch: 1 .. MAX_EPOCH, larger than that of every earlier bag since ``table`` was zeroed.
+        split: Of ``split_chunk``.
+        num_bags: Bags of the chunk.
+        table: Where rows lie.
+        weight_bits: int32 view of the weights, or empty: all weights count as equal.
+        scratch: int64 ``[4, num_slots(longest bag)]``.
         rows: int64, receives places.
+        origin: int64, receives the position each row came from, or empty.
         out: Where to write first.
+        ends: int64 ``[num_bags + 1]``, ``ends[k + 1]`` receives the end of bag ``k``.
     """
-    stamp = np.int64(epoch) << EPOCH_SHIFT
-    last_slot = num_slots(clustered) - 1
-    first = out
-    for j in range(clustered):
-        own, code = multi[0, U(j)], multi[1, U(j)]
-        block = code >> 3
-        bit = np.int64(1) << (code & 7)
-        key = stamp | (block << BLOCK_SHIFT)
-        slot = ((block * HASH) >> 40) & last_slot
-        layers = 0
-        while True:
-            entry = table[U(slot)]
-            while np.uint64((entry ^ key) - SAME_CLUSTER) < OTHER_CLUSTER:
-                slot = (slot + 1) & last_slot
-                entry = table[U(slot)]
-            fresh = (entry - stamp) >> 63  # -1 where the slot is free, else 0
-            place = ((out - first) & fresh) | (entry & PLACE_MASK & ~fresh)
-            mask = (entry >> MASK_SHIFT) & 255 & ~fresh
-            if mask & bit == 0:
-                mask |= bit
-                table[U(slot)] = key | (mask << MASK_SHIFT) | place
-                stored = stored_place(block + PLACE_OF_MASK[U(mask)], layout)
-                rows[U(first + place)] = (own & fresh) | (stored & ~fresh)
-                out -= fresh
-                break
-            layers += 1  # this layer has the item already: a repeated id
-            if layers == MAX_LAYERS:
-                rows[U(out)] = own
-                out += 1
-                break
-            slot = (slot + 1) & last_slot
-    return out
+    singles, alone_ends, multi, multi_ends = split
+    ends[0] = out
+    for bag in range(num_bags):
+        out = ends[bag]
+        for i in range(alone_ends[bag], alone_ends[bag + 1]):
+            rows[U(out)] = singles[0, U(i)]
+            if origin.size > 0:
+                origin[U(out)] = singles[1, U(i)]
+            out += 1
+        ends[bag + 1] = _merge_weighted_bag(
+            multi, multi_ends[bag], multi_ends[bag + 1], table, weight_bits, scratch, rows, origin, out
+        )
 
 
 @jit
-def merge_weighted_bag(multi: Any, clustered: int, layout: Any, weight_bits: Any, scratch: Any,
-                       rows: Any, origin: Any, out: int) -> Any:  # fmt: skip
+def _merge_weighted_bag(multi: Any, begin: int, end: int, table: Any, weight_bits: Any,
+                        scratch: Any, rows: Any, origin: Any, out: int) -> Any:  # fmt: skip
     """Merge the clustered ids of one bag, equal weights only; return the new end.
 
     Args:
-        multi: Places, codes and positions of :func:`split_bag`.
-        clustered: How many.
-        layout: Where rows lie.
+        multi: Places, codes and positions of the clustered ids.
+        begin: First of the bag.
+        end: One past the last of the bag.
+        table: Where rows lie.
         weight_bits: int32 view of the weights, or empty: all weights count as equal.
-        scratch: int64 ``[4, num_slots(clustered)]``: table (cleared here), masks, blocks, bits.
+        scratch: int64 ``[4, num_slots(end - begin)]``: places (cleared here), masks, blocks, bits.
         rows: int64, receives places.
         origin: int64, receives the position each row came from, or empty.
         out: Where to write first.
     """
-    table, masks, blocks, bits = scratch[0], scratch[1], scratch[2], scratch[3]
-    last_slot = num_slots(clustered) - 1
-    table[: last_slot + 1] = 0
+    places, masks, blocks, bits = scratch[0], scratch[1], scratch[2], scratch[3]
+    last_slot = num_slots(end - begin) - 1
+    places[: last_slot + 1] = 0
     weighted = weight_bits.size > 0
     traced = origin.size > 0
     first = out
-    for j in range(clustered):
+    for j in range(begin, end):
         own, code, position = multi[0, U(j)], multi[1, U(j)], multi[2, U(j)]
         block = code >> 3
         bit = np.int64(1) << (code & 7)
@@ -207,9 +261,9 @@ def merge_weighted_bag(multi: Any, clustered: int, layout: Any, weight_bits: Any
         layers = 0
         place = out - first  # a new row, unless a layer of this cluster still lacks the item
         while True:
-            entry = table[U(slot)]
+            entry = places[U(slot)]
             if entry == 0:
-                table[U(slot)] = place + 1
+                places[U(slot)] = place + 1
                 break
             known = entry - 1
             if blocks[U(known)] == block and bits[U(known)] == pattern:
@@ -223,7 +277,7 @@ def merge_weighted_bag(multi: Any, clustered: int, layout: Any, weight_bits: Any
         if place < out - first:
             masks[U(place)] |= bit
             stored = block + PLACE_OF_MASK[U(masks[U(place)])]
-            rows[U(first + place)] = stored_place(stored, layout)
+            rows[U(first + place)] = stored_place(stored, table)
             continue
         masks[U(place)] = bit
         blocks[U(place)] = block

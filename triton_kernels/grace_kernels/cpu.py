@@ -1,29 +1,37 @@
 """CPU twins of the ops, in numba: rewriting, gather + sum, and both in one pass.
 
-Flow: ops.py registers these for the CPU; meaning in reference.py; numba cores in _lookup.py
-and _pool_rows.py.
-Shapes: L ids, B bags, B1 = B + 1, N items, R stored rows, D embedding dimension.
+Flow: ops.py and ops_rows.py register these for the CPU; meaning in reference.py; numba cores in
+_rewrite.py, _lookup.py and _pool_rows.py.
+Shapes: L ids, B bags of each feature (the stride), B1 = B + 1, F features, N items, R stored
+rows, D embedding dimension.
 """
 
 import contextlib
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba.np.ufunc.parallel import threading_layer
 
-from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_range, rewrite_all
-from grace_kernels._pool_rows import pool_rows_parallel, pool_rows_range
+from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
+from grace_kernels._pool_rows import pool_parallel, pool_span
+from grace_kernels._rewrite import rewrite_all
+from grace_kernels._split_ids import GROUP
+from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_kernels.table_rows import FeatureRows, TableRows
 
 __all__ = [
     "BadId",
     "BadRow",
+    "FeatureRows",
     "TableRows",
     "first_misfit",
+    "look_up_features",
+    "pool_features",
     "pooled_lookup",
     "pooled_rows",
     "rewrite_clusters",
@@ -31,9 +39,10 @@ __all__ = [
     "warm_up",
 ]
 
-# Below so many values waking another thread costs more than it brings (derived here, 2 cores).
-LEAST_VALUES_TO_SHARE = 1 << 19
+# Below so many bytes of rows waking another thread costs more than it brings (derived, 2 cores).
+LEAST_BYTES_TO_SHARE = 1 << 21
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Codes = Ids | PackedCodes
 EMPTY_I32 = np.zeros(0, np.int32)
 EMPTY_F32 = np.zeros(0, np.float32)
 EMPTY_I64 = np.zeros(0, np.int64)
@@ -43,7 +52,7 @@ def rewrite_clusters(
     ids_L: Ids,
     offsets_B1: npt.NDArray[np.int64],
     weights_L: npt.NDArray[np.float32] | None,
-    item_code_N: Ids,
+    codes: Codes,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
     """Numba twin of :func:`grace_kernels.reference.rewrite_clusters_reference`.
 
@@ -51,7 +60,8 @@ def rewrite_clusters(
         ids_L: int32 or int64 ``[L]``, raw ids in any order; -1 is padding.
         offsets_B1: int64 ``[B + 1]``.
         weights_L: float32 ``[L]`` or None.
-        item_code_N: Packed cluster codes, -1 where the item is in no cluster.
+        codes: Cluster codes, one per item (-1 in no cluster), or packed: an array is packed in
+            every call.
 
     Returns:
         rows int64, offsets int64 ``[B + 1]``, weights float32 or None; equal to the reference
@@ -60,8 +70,9 @@ def rewrite_clusters(
     Raises:
         BadId: an id is outside ``0 .. N - 1``.
     """
+    num_items = codes.num_items if isinstance(codes, PackedCodes) else codes.size
     _, rows, offsets, weights = rewrite_counted(
-        ids_L, offsets_B1, weights_L, item_code_N, item_code_N.size, RAISE
+        ids_L, offsets_B1, weights_L, codes, num_items, RAISE
     )
     return rows, offsets, weights
 
@@ -70,7 +81,7 @@ def rewrite_counted(
     ids_L: Ids,
     offsets_B1: npt.NDArray[np.int64],
     weights_L: npt.NDArray[np.float32] | None,
-    item_code_N: Ids,
+    codes: Codes,
     num_rows: int,
     policy: int,
 ) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
@@ -80,7 +91,7 @@ def rewrite_counted(
         ids_L: int32 or int64; bag ``b`` is ``ids_L[offsets_B1[b]:offsets_B1[b + 1]]``.
         offsets_B1: int64 ``[B + 1]``, may start above 0.
         weights_L: float32 parallel to ``ids_L``, or None.
-        item_code_N: Packed codes, or an empty array where the table has no sums.
+        codes: As above; an empty array where the table has no sums.
         num_rows: Rows N of the table.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
 
@@ -90,14 +101,15 @@ def rewrite_counted(
     Raises:
         BadId: an id is outside the table under RAISE.
     """
+    packed = codes if isinstance(codes, PackedCodes) else pack_codes(codes)
     num_ids = int(offsets_B1[-1] - offsets_B1[0])
     weighted = weights_L is not None
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
-    rows = np.empty(num_ids + 1, np.int64)
-    origin = np.empty(num_ids + 1, np.int64) if weighted else EMPTY_I64
-    offsets, asked, bad = rewrite_all(
-        ids_L, offsets_B1, bits, item_code_N, num_rows, policy, rows, origin
-    )
+    rows = np.empty(num_ids + GROUP, np.int64)
+    origin = np.empty(num_ids + GROUP if weighted else 0, np.int64)
+    # One byte a row, plain rows at 0, stored rows at N: a place is a row id.
+    table = (0, num_rows, num_rows, 1 << 62, 1, num_rows, *packed.addresses, 0)
+    offsets, asked, bad = rewrite_all(ids_L, offsets_B1, bits, table, policy, rows, origin)
     if bad >= 0:
         raise BadId(int(bad), int(ids_L[bad]))
     end = int(offsets[-1])
@@ -127,54 +139,75 @@ os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
 
 class BadId(ValueError):
-    """An id is outside its table: ``position`` in the ids, ``id`` itself."""
+    """An id is outside its table: ``position`` in the ids, ``id`` itself, number of ``feature``."""
 
-    def __init__(self, position: int, id_: int) -> None:
+    def __init__(self, position: int, id_: int, feature: int = 0) -> None:
         super().__init__(f"id {id_} at position {position} is outside the table")
         self.position = position
         self.id = id_
+        self.feature = feature
 
 
 class BadRow(ValueError):
-    """A rewritten bag holds a row that its table has not: ``position`` in the rows, ``row`` itself."""
+    """A rewritten bag holds a row that its table has not.
 
-    def __init__(self, position: int, row: int) -> None:
+    Attributes:
+        position: Where it stands in the rows.
+        row: The row itself.
+        feature: Number of the feature.
+    """
+
+    def __init__(self, position: int, row: int, feature: int = 0) -> None:
         super().__init__(f"row {row} at position {position} is outside the table and its sums")
         self.position = position
         self.row = row
+        self.feature = feature
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """Where the rows of one table lie, as numpy arrays over the tensors' own memory.
+def look_up_features(
+    features: FeatureRows,
+    ids_L: Ids,
+    offsets: npt.NDArray[np.int64],
+    weights_L: npt.NDArray[np.float32] | None,
+    stride: int,
+    out_BD: npt.NDArray[np.float32],
+    *,
+    policy: int,
+    num_threads: int,
+) -> npt.NDArray[np.int64]:
+    """Rewrite, gather and sum the bags of all features, side by side in ``out_BD``.
 
-    Attributes:
-        rows_ND: Original rows, float32 or float16.
-        hbm_RD: Stored rows of the fast tier: sums first, then hot rows.
-        host_RD: Stored rows of the host tier: the sums that follow.
-        item_code_N: Packed cluster codes, or empty.
-        hot_row_N: int32 row of ``hbm_RD`` that holds a copy of the item, -1 if none; or empty.
-        num_hbm_sums: Sums in ``hbm_RD``.
+    Args:
+        features: The features and where their rows lie.
+        ids_L: int32 or int64, of all features.
+        offsets: int64, ``position * B + b`` is bag ``b`` of the feature at that position.
+        weights_L: float32 parallel to ``ids_L``, or None.
+        stride: Bags B of each feature.
+        out_BD: float32 ``[B, sum of D]``, rows contiguous; overwritten.
+        policy: RAISE, DROP or ZERO_ROW of reference.py.
+        num_threads: Threads the bags are divided over.
+
+    Returns:
+        int64 ``[F, 2]``: ids asked for (padding and dropped ones left out), rows read.
+
+    Raises:
+        BadId: an id is outside its table under RAISE.
     """
-
-    rows_ND: npt.NDArray[Any]
-    hbm_RD: npt.NDArray[Any]
-    host_RD: npt.NDArray[Any]
-    item_code_N: Ids
-    hot_row_N: npt.NDArray[np.int32]
-    num_hbm_sums: int
-
-    @property
-    def layout(self) -> tuple[int, int, int, int, int]:
-        """Addresses of the three, sums in the first tier, bytes of a row: ``Layout`` of _merge.py."""
-        row_bytes = self.rows_ND.shape[1] * self.rows_ND.itemsize
-        starts = (part.ctypes.data for part in (self.rows_ND, self.hbm_RD, self.host_RD))
-        return (*starts, self.num_hbm_sums, row_bytes)
-
-    @property
-    def num_sums(self) -> int:
-        """Stored sums in both tiers (hot rows are no sums)."""
-        return self.num_hbm_sums + int(self.host_RD.shape[0])
+    _check_out(out_BD)
+    reads = np.zeros((len(features.tables), 2), np.int64)
+    args = (
+        ids_L, offsets, EMPTY_F32 if weights_L is None else weights_L,
+        features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
+        out_BD.strides[0], reads,
+    )  # fmt: skip
+    if _alone(features, offsets, stride, num_threads):
+        bad, feature = lookup_span(0, len(features.tables) * stride, *args)
+    else:
+        with _one_at_a_time():
+            bad, feature = lookup_parallel(num_threads, *args)
+    if bad >= 0:
+        raise BadId(int(bad), int(ids_L[bad]), int(feature))
+    return reads
 
 
 def pooled_lookup(
@@ -188,60 +221,62 @@ def pooled_lookup(
     policy: int,
     num_threads: int,
 ) -> tuple[int, int]:
-    """Rewrite, gather and sum the bags of one feature into ``out_BD``.
-
-    Args:
-        ids_L: int32 or int64; bag ``b`` is ``ids_L[offsets_B1[b]:offsets_B1[b + 1]]``.
-        offsets_B1: int64 ``[B + 1]``, may start above 0.
-        weights_L: float32 parallel to ``ids_L``, or None.
-        table: The rows.
-        out_BD: float32 ``[B, D]``, rows contiguous in D; overwritten.
-        mean: Divide by the length of the bag as given.
-        policy: RAISE, DROP or ZERO_ROW of reference.py.
-        num_threads: Threads the bags are divided over.
+    """Look up one feature; arguments as in :func:`look_up_features`, ``mean`` for MEAN pooling.
 
     Returns:
-        (ids asked for, rows read): ids without padding and dropped ones.
+        (ids asked for, rows read).
 
     Raises:
         BadId: an id is outside the table under RAISE.
     """
-    bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
-    weights = weights_L if weights_L is not None else EMPTY_F32
-    num_rows, dim = table.rows_ND.shape
-    assert out_BD.dtype == np.float32  # the kernel writes through an address
-    assert out_BD.size == 0 or out_BD.strides[1] == 4
-    args = (
-        ids_L, offsets_B1, bits, weights, table.item_code_N, table.hot_row_N, num_rows,
-        table.layout, dim, table.rows_ND.itemsize == 2, mean, policy, out_BD.ctypes.data,
-        out_BD.strides[0],
-    )  # fmt: skip
-    bags = offsets_B1.size - 1
-    if _alone(offsets_B1, dim, num_threads):
-        asked, read, bad = lookup_range(0, bags, *args)
-    else:
-        with _one_at_a_time():
-            asked, read, bad = lookup_parallel(num_threads, *args)
-    if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]))
-    return int(asked), int(read)
+    asked, read = look_up_features(
+        FeatureRows([table], [0], [mean]), ids_L, offsets_B1, weights_L, offsets_B1.size - 1,
+        out_BD, policy=policy, num_threads=num_threads,
+    )[0].tolist()  # fmt: skip
+    return asked, read
 
 
-def warm_up(num_threads: int) -> None:
-    """Compile the lookup now, or read it from the disk cache, and not in the first request.
-
-    The first time on a machine this takes some ten seconds.
+def pool_features(
+    features: FeatureRows,
+    row_ids_P: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    weights_P: npt.NDArray[np.float32] | None,
+    given_lengths_FB: npt.NDArray[np.int64],
+    out_BD: npt.NDArray[np.float32],
+    *,
+    num_threads: int,
+) -> None:
+    """Gather and sum rewritten bags of all features, side by side in ``out_BD``.
 
     Args:
-        num_threads: Threads that lookups will use.
+        features: The features and where their rows lie.
+        row_ids_P: int64: below N a plain row (or its hot copy), ``N + j`` stored row ``j``.
+        offsets: int64, ``position * B + b`` is bag ``b`` of the feature at that position; never
+            falling and inside ``row_ids_P``.
+        weights_P: float32 parallel to ``row_ids_P``, or None.
+        given_lengths_FB: int64, lengths of the bags before they were rewritten, by position.
+        out_BD: float32 ``[B, sum of D]``, rows contiguous; overwritten.
+        num_threads: Threads the bags are divided over.
+
+    Raises:
+        BadRow: a row is outside ``0 .. N + R - 1``; it was not read.
     """
-    bags, dim = 2 * num_threads, LEAST_VALUES_TO_SHARE
-    rows = np.zeros((1, dim), np.float32)
-    table = TableRows(rows, rows[:0], rows[:0], EMPTY_I32, EMPTY_I32, 0)
-    ids, offsets = np.zeros(bags, np.int64), np.arange(bags + 1)
-    out = np.empty((bags, dim), np.float32)
-    for threads in {1, num_threads}:
-        pooled_lookup(ids, offsets, None, table, out, mean=False, policy=RAISE, num_threads=threads)
+    _check_out(out_BD)
+    stride = given_lengths_FB.shape[1]
+    given = np.zeros(given_lengths_FB.size + 1, np.int64)
+    np.cumsum(given_lengths_FB.ravel(), out=given[1:])
+    args = (
+        row_ids_P, offsets, given, EMPTY_F32 if weights_P is None else weights_P,
+        features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
+        out_BD.ctypes.data, out_BD.strides[0],
+    )  # fmt: skip
+    if _alone(features, offsets, stride, num_threads):
+        bad, feature = pool_span(0, len(features.tables) * stride, *args)
+    else:
+        with _one_at_a_time():
+            bad, feature = pool_parallel(num_threads, *args)
+    if bad >= 0:
+        raise BadRow(int(bad), int(row_ids_P[bad]), int(feature))
 
 
 def pooled_rows(
@@ -255,41 +290,41 @@ def pooled_rows(
     mean: bool,
     num_threads: int,
 ) -> None:
-    """Gather and sum the rewritten bags of one feature into ``out_BD``.
+    """Sum the rewritten bags of one feature; arguments as in :func:`pool_features`."""
+    pool_features(
+        FeatureRows([table], [0], [mean]), row_ids_P, offsets_B1, weights_P,
+        given_lengths_B[None], out_BD, num_threads=num_threads,
+    )  # fmt: skip
+
+
+def warm_up(num_threads: int, features: Sequence[FeatureRows] = ()) -> None:
+    """Compile the lookup now, or read it from the disk cache, and not in the first request.
 
     Args:
-        row_ids_P: int64: below N a plain row (or its hot copy), ``N + j`` stored row ``j``.
-        offsets_B1: int64 ``[B + 1]``, never falling and inside ``row_ids_P``; may start above 0.
-        weights_P: float32 parallel to ``row_ids_P``, or None.
-        given_lengths_B: int64, lengths of the bags before they were rewritten.
-        table: The rows.
-        out_BD: float32 ``[B, D]``, rows contiguous in D; overwritten.
-        mean: Divide by the length of the bag as given.
-        num_threads: Threads the bags are divided over.
-
-    Raises:
-        BadRow: a row is outside ``0 .. N + R - 1``; it was not read.
+        num_threads: Threads that lookups will use.
+        features: What will be looked up: the sums of their dimensions and types are compiled.
     """
-    num_rows, dim = table.rows_ND.shape
-    assert out_BD.dtype == np.float32  # the kernel writes through an address
-    assert out_BD.size == 0 or out_BD.strides[1] == 4
-    given_B1 = np.zeros(offsets_B1.size, np.int64)
-    np.cumsum(given_lengths_B, out=given_B1[1:])
-    args = (
-        row_ids_P, offsets_B1, given_B1, weights_P if weights_P is not None else EMPTY_F32,
-        table.hot_row_N, num_rows, table.num_sums, table.layout, dim, table.rows_ND.itemsize == 2,
-        mean, out_BD.ctypes.data, out_BD.strides[0],
-    )  # fmt: skip
-    if _alone(offsets_B1, dim, num_threads):
-        bad = pool_rows_range(0, offsets_B1.size - 1, *args)
-    else:
+    row = np.zeros((1, 1), np.float32)
+    table = TableRows(row, row[:0], row[:0], EMPTY_I32, EMPTY_I32, 0)
+    one = FeatureRows([table], [0], [False])
+    ids, offsets, out = EMPTY_I64, np.zeros(2, np.int64), np.empty((1, 1), np.float32)
+    args = (ids, offsets, EMPTY_F32, one.columns(False), 1, RAISE, out.ctypes.data, 4)
+    lookup_span(0, 1, *args, np.zeros((1, 2), np.int64))
+    if num_threads > 1 and not _forked:
         with _one_at_a_time():
-            bad = pool_rows_parallel(num_threads, *args)
-    if bad >= 0:
-        raise BadRow(int(bad), int(row_ids_P[bad]))
+            lookup_parallel(num_threads, *args, np.zeros((1, 2), np.int64))
+    for rows in features:
+        rows.columns(False)
 
 
-def _alone(offsets_B1: npt.NDArray[np.int64], dim: int, num_threads: int) -> bool:
+def _check_out(out_BD: npt.NDArray[np.float32]) -> None:
+    """The kernels write through an address."""
+    assert out_BD.dtype == np.float32
+    assert out_BD.size == 0 or out_BD.strides[1] == 4
+
+
+def _alone(features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, threads: int) -> bool:
     """Tell whether one thread serves all bags: threads cost more than they bring to small ones."""
-    small = int(offsets_B1[-1] - offsets_B1[0]) * dim < LEAST_VALUES_TO_SHARE
-    return num_threads == 1 or offsets_B1.size - 1 < 2 * num_threads or small or bool(_forked)
+    if threads == 1 or stride * len(features.tables) < 2 * threads or _forked:
+        return True
+    return features.bytes_asked(offsets, stride) < LEAST_BYTES_TO_SHARE

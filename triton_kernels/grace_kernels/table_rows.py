@@ -1,0 +1,133 @@
+"""Where the rows of tables lie, for the CPU kernels: addresses over the tensors' own memory.
+
+Flow: ops, or a module once, make *TableRows* and *FeatureRows*; cpu.py hands their columns to the
+numba cores.
+Shapes: N items, R stored rows, D embedding dimension, F features.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels._lookup import (
+    IS_MEAN,
+    NUM_COLUMNS,
+    OUT_BYTES,
+    POSITION,
+    SUM_AT,
+    TABLE_COLUMNS,
+)
+from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
+from grace_kernels.packed_codes import PackedCodes, pack_codes
+
+Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64] | PackedCodes
+KINDS = {"float32": FLOAT32, "float16": FLOAT16, "uint8": INT8}
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Where the rows of one table lie, as numpy arrays over the tensors' own memory.
+
+    Attributes:
+        rows_ND: Original rows: float32, float16, or uint8 ``[N, D + 4]`` (fbgemm's int8 rows:
+            fp16 scale, fp16 bias, D values).
+        hbm_RD: Stored rows of the fast tier: sums first, then hot rows; of the same type.
+        host_RD: Stored rows of the host tier: the sums that follow.
+        codes: Cluster codes, one per item or packed; or empty.
+        hot_row_N: int32 row of ``hbm_RD`` that holds a copy of the item, -1 if none; or empty.
+        num_hbm_sums: Sums in ``hbm_RD``.
+    """
+
+    rows_ND: npt.NDArray[Any]
+    hbm_RD: npt.NDArray[Any]
+    host_RD: npt.NDArray[Any]
+    codes: Codes
+    hot_row_N: npt.NDArray[np.int32]
+    num_hbm_sums: int
+
+    @cached_property
+    def packed(self) -> PackedCodes:
+        """The codes, packed."""
+        return self.codes if isinstance(self.codes, PackedCodes) else pack_codes(self.codes)
+
+    @cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The ten numbers of ``Table`` in _split_ids.py."""
+        row_bytes = self.rows_ND.shape[1] * self.rows_ND.itemsize
+        starts = (part.ctypes.data for part in (self.rows_ND, self.hbm_RD, self.host_RD))
+        hot_at = self.hot_row_N.ctypes.data if self.hot_row_N.size else 0
+        num_rows = self.rows_ND.shape[0]
+        return (*starts, self.num_hbm_sums, row_bytes, num_rows, *self.packed.addresses, hot_at)
+
+    @property
+    def kind(self) -> int:
+        """Type of the rows: FLOAT32, FLOAT16 or INT8."""
+        return KINDS[self.rows_ND.dtype.name]
+
+    @property
+    def dim(self) -> int:
+        """Embedding dimension D."""
+        return int(self.rows_ND.shape[1]) - HEAD_BYTES[self.kind]
+
+    @property
+    def num_sums(self) -> int:
+        """Stored sums in both tiers (hot rows are no sums)."""
+        return self.num_hbm_sums + int(self.host_RD.shape[0])
+
+
+class FeatureRows:
+    """Features that are looked up together; made once, it serves every batch.
+
+    Args:
+        tables: Table of each feature.
+        positions: Which feature of the batch each is.
+        mean: MEAN pooling, per feature.
+
+    Attributes:
+        tables: As given; keeps the arrays alive.
+        dims: Dimension of each.
+        num_sums_F: int64, stored sums of each table.
+    """
+
+    def __init__(
+        self, tables: Sequence[TableRows], positions: Sequence[int], mean: Sequence[bool]
+    ) -> None:
+        self.tables = list(tables)
+        self.dims = [table.dim for table in tables]
+        self.num_sums_F = np.array([table.num_sums for table in tables], np.int64)
+        self._plain = np.zeros((len(self.tables), NUM_COLUMNS), np.int64)
+        out_bytes = 0
+        for row, table, position, is_mean in zip(self._plain, tables, positions, mean, strict=True):
+            row[:TABLE_COLUMNS] = table.columns
+            row[POSITION], row[IS_MEAN], row[OUT_BYTES] = position, is_mean, out_bytes
+            out_bytes += 4 * table.dim
+        self._by_use: dict[tuple[bool, bool], npt.NDArray[np.int64]] = {}
+
+    def columns(self, weighted: bool) -> npt.NDArray[np.int64]:
+        """Return int64 ``[F, NUM_COLUMNS]`` for a lookup of raw ids."""
+        return self._columns(weighted, False)
+
+    def pooling_columns(self, weighted: bool) -> npt.NDArray[np.int64]:
+        """Return int64 ``[F, NUM_COLUMNS]`` for rewritten bags."""
+        return self._columns(weighted, True)
+
+    def bytes_asked(self, offsets: npt.NDArray[np.int64], stride: int) -> int:
+        """Return the bytes of all rows that a batch asks for."""
+        starts = self._plain[:, POSITION] * stride
+        return int(((offsets[starts + stride] - offsets[starts]) * self._plain[:, 4]).sum())
+
+    def _columns(self, weighted: bool, rewritten: bool) -> npt.NDArray[np.int64]:
+        """Return the columns with the summing functions that a use needs, compiled when first used."""
+        found = self._by_use.get((weighted, rewritten))
+        if found is None:
+            found = self._plain.copy()
+            for row, table in zip(found, self.tables, strict=True):
+                # Rows of a table without sums are known as soon as its ids are.
+                prefetches = rewritten or not table.packed.words_W.size
+                row[SUM_AT] = sum_function(table.dim, table.kind, weighted, prefetches)
+            self._by_use[weighted, rewritten] = found
+        return found
