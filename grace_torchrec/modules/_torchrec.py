@@ -1,4 +1,4 @@
-"""Every touch of TorchRec that is more than its public API, in one place.
+"""Every touch of TorchRec, and of PyTorch's dispatcher, beyond their public API, in one place.
 
 Flow: embedding_bag_collection.py, swap.py and verify.py build and read stock collections here.
 """
@@ -12,8 +12,24 @@ from torchrec.modules.embedding_modules import (
     EmbeddingBagCollection,
     get_embedding_names_by_table,
 )
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 DATA_TYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16}
+
+
+def is_plain_eager(features: object) -> bool:
+    """Tell whether a batch is real memory on the CPU that nobody traces, compiles or intercepts."""
+    if not isinstance(features, KeyedJaggedTensor):
+        return False
+    ids = features.values()
+    return (
+        type(ids) is Tensor
+        and ids.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+    )
 
 
 def adopt(

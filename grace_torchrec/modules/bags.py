@@ -17,6 +17,7 @@ from grace_torchrec.errors import GraceError, NotSupported
 
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
+ID_TYPES = (torch.int32, torch.int64)
 
 
 def bags_of(
@@ -39,7 +40,8 @@ def bags_of(
         NotSupported: variable batch sizes, or ignored weights under ``strict``.
     """
     keys = features.keys()
-    missing = [name for name in names if name not in keys]
+    place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
+    missing = [name for name in names if name not in place]
     if missing:
         raise GraceError(f"batch lacks feature {missing[0]!r}; it has {keys}")
     if features.variable_stride_per_key() or features.inverse_indices_or_none() is not None:
@@ -48,25 +50,24 @@ def bags_of(
             "expand it, or leave this collection stock with filter_fn"
         )
     ids = features.values()
-    if ids.dtype not in (torch.int32, torch.int64) or ids.dim() != 1:
+    if ids.dtype not in ID_TYPES or ids.dim() != 1:
         raise GraceError(
             f"batch ids are {ids.dtype} of shape {tuple(ids.shape)}; int32 or int64 vector expected"
         )
-    stride, offsets = _stride_and_offsets(features, len(keys))
-    if int(offsets[-1]) != ids.numel():
-        raise GraceError(f"batch lengths add up to {int(offsets[-1])}, there are {ids.numel()} ids")
+    stride, offsets, num_ids = _stride_and_offsets(features, len(keys))
+    if num_ids != ids.numel():
+        raise GraceError(f"batch lengths add up to {num_ids}, there are {ids.numel()} ids")
     weights = _weights(features, is_weighted, strict)
-    place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
     return ids.contiguous(), offsets, weights, stride, [place[name] for name in names]
 
 
-def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int, Tensor]:
-    """Return bags of each feature and checked int64 offsets."""
+def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int, Tensor, int]:
+    """Return bags of each feature, checked int64 offsets, and the last of them."""
     lengths = features.lengths_or_none()
     given = features.offsets_or_none()
     if lengths is None and given is None:
         raise GraceError("batch has neither lengths nor offsets; pass one of them")
-    lengths = None if lengths is None else lengths.flatten()
+    lengths = lengths.flatten() if lengths is not None and lengths.dim() != 1 else lengths
     num_bags = lengths.numel() if lengths is not None else max(given.numel() - 1, 0)
     if num_keys == 0 or num_bags % num_keys:
         raise GraceError(
@@ -79,31 +80,36 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
             "keys x stride expected"
         )
     if given is not None and given.numel() == num_bags + 1:
-        offsets = given.to(torch.int64)
+        offsets = given if given.dtype == torch.int64 else given.to(torch.int64)
     else:
         offsets = torch.zeros(num_bags + 1, dtype=torch.int64, device=features.values().device)
         if lengths is not None and num_bags:
             torch.cumsum(lengths, 0, out=offsets[1:])
     offsets = offsets.contiguous()
-    _check_offsets(offsets, lengths)
-    return stride, offsets
+    return stride, offsets, _check_offsets(offsets, lengths)
 
 
-def _check_offsets(offsets: Tensor, lengths: Tensor | None) -> None:
-    """Refuse int64 offsets that no sequence of bags has, or that contradict the lengths."""
-    bag = first_misfit(offsets.numpy(), (offsets[:0] if lengths is None else lengths).numpy())
+def _check_offsets(offsets: Tensor, lengths: Tensor | None) -> int:
+    """Refuse int64 offsets that no sequence of bags has, or that contradict the lengths.
+
+    Returns:
+        The last offset.
+    """
+    bounds = offsets.numpy()  # reading one number of a tensor takes 2 us
+    bag = first_misfit(bounds, bounds[:0] if lengths is None else lengths.numpy())
     if bag >= 0 and offsets[bag] <= offsets[bag + 1]:
         raise GraceError(
             f"batch has offsets {int(offsets[bag])} to {int(offsets[bag + 1])} at bag {bag}, "
             f"its length is {int(lengths[bag])}; pass lengths or offsets, not two that differ"  # type: ignore[index]
         )
-    if bag >= 0 or int(offsets[0]) != 0:
+    if bag >= 0 or int(bounds[0]) != 0:
         where = (
             f"fall at bag {bag} from {int(offsets[bag])} to {int(offsets[bag + 1])}"
             if bag >= 0
             else "do not start at 0"
         )
         raise GraceError(f"batch offsets {where}; they must start at 0 and never decrease")
+    return int(bounds[-1])
 
 
 def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Tensor | None:

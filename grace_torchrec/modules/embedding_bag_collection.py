@@ -23,6 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.direct import DirectLookup
 from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.lookup import (
     AheadLookup,
@@ -101,6 +102,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         self._ahead = AheadLookup(self._plans)
         self._rewritten = RewrittenLookup(self._plans)
         self._stock = StockLookup(self._plans, self._output_names)
+        self._direct = DirectLookup(self)
         counts = torch.zeros(len(self._dims), 2, dtype=torch.int64, device="cpu")
         self.register_buffer("_reads", counts, persistent=False)
         self.plain_batches: Tensor
@@ -136,6 +138,11 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
+        lookup = self._direct.lookup_for(features)
+        if lookup is not None:
+            pooled, reads = self._direct(lookup, features)
+            self._count(lookup.chosen, reads)
+            return self._keyed(pooled)
         # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
         # comes, and tables planned ahead take both.
         rewritten = isinstance(features, RewrittenBatch)
@@ -146,7 +153,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             )
             bags = (ids, offsets, weights, stride, positions)
         asked = bags[0] if bags is not None else features.bags.values()
-        guard = torch.ops.grace.require_fresh(asked, *self._stored_state())
+        guard = torch.ops.grace.require_fresh(asked, *self.stored_state())
         pieces: dict[int, Tensor] = {}
         for lookup in (self._rewritten,) if rewritten else (self._fused, self._ahead):
             if not lookup.chosen:
@@ -192,6 +199,11 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         return nn.ModuleDict(
             {c.name: self._home(t).embedding_bags[c.name] for t, c in enumerate(self._configs)}
         )
+
+    @property
+    def lookups(self) -> tuple[FusedLookup, RewrittenLookup]:
+        """Who serves plain and rewritten batches with one op, where they serve all features."""
+        return self._fused, self._rewritten
 
     @property
     def input_names(self) -> list[str]:
@@ -351,6 +363,11 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return the inner collection that holds an original table."""
         return getattr(self, self._plans[table].placement.originals)
 
+    def parameter_holders(self) -> list[dict[str, Any]]:
+        """Return, for each table, the dictionary whose ``weight`` is its original rows."""
+        homes: Any = [self._home(t).embedding_bags for t in range(len(self._configs))]
+        return [home[c.name]._parameters for home, c in zip(homes, self._configs, strict=True)]
+
     def _rows_of(self, tier: str, name: str) -> nn.Parameter:
         """Return the rows of an inner table; plain dictionaries, for this runs in every forward."""
         tables: Any = self._modules[tier]._modules["embedding_bags"]._modules
@@ -362,7 +379,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         buffers: Any = self._buffers
         return buffers[f"{name}_indptr"], buffers[f"{name}_items"]
 
-    def _stored_state(
+    def stored_state(
         self,
     ) -> tuple[list[Tensor], list[int], list[Tensor], list[Tensor], list[Tensor], list[str]]:
         """Return what the freshness check compares."""
@@ -373,10 +390,10 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         labels = [repr(config.name) for config in self._configs]
         return tables, table_of, stored, [s[0] for s in sets], [s[1] for s in sets], labels
 
-    def _count(self, chosen: list[int], reads: Tensor) -> None:
+    def _count(self, chosen: list[int], reads: Any) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
         if self._counting:
-            self._reads[chosen] += reads
+            self._reads[chosen] += torch.as_tensor(reads)
 
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""

@@ -13,8 +13,10 @@ What notices a write to an original row:
 - sums of unknown origin (a deepcopy, an unpickled model) are compared in full at first use.
 """
 
+import functools
+import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,11 +52,14 @@ class BuiltFrom:
 
 
 _BUILT: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # stored rows -> BuiltFrom
+_builds = itertools.count(1)
+_last_build = [0]  # number of the last build in this process
 
 
 def record_built(weight: Tensor, stored: Tensor) -> None:
     """Remember that ``stored`` was just built from ``weight``."""
     _watch_optimizers()
+    _last_build[0] = next(_builds)
     _BUILT[stored] = BuiltFrom(
         weakref.ref(weight),
         _version(weight),
@@ -142,21 +147,100 @@ def require_fresh(
         weight, indptr, members = tables[table], indptrs[place], items[place]
         built = _BUILT.get(rows)
         reason = None if built is None else _why_differs(built, weight, rows)
-        if reason is None and (built is None or place == sampled):
-            num_rows = rows.shape[0]
-            first = 0 if built is None else built.next_row
-            last = num_rows if built is None else min(num_rows, first + rows_a_call(num_rows))
-            row = differing_row(weight, rows, indptr, members, first, last)
+        if reason is None and built is None:
+            row = differing_row(weight, rows, indptr, members, 0, rows.shape[0])
             if row >= 0:
                 reason = f"stored row {row} is not the sum of its rows"
-            elif built is None:
-                record_built(weight, rows)
             else:
-                built.next_row = 0 if last == num_rows else last
+                record_built(weight, rows)
+        elif reason is None and place == sampled:
+            compare = functools.partial(differing_row, weight, rows, indptr, members)
+            reason = _compare_next(built, rows.shape[0], compare)
         if reason is not None:
-            raise StaleSums(
-                f"table {labels[table]}: {reason}; call grace_torchrec.rebuild_sums_(model)"
-            )
+            raise _stale(labels[table], reason)
+
+
+class Watch:
+    """The check of ``require_fresh`` for one module, ready for the next call.
+
+    Args:
+        tables: As in ``require_fresh``, and so the rest.
+        table_of: Which of them each table of stored rows belongs to.
+        stored: Stored rows.
+        indptrs: Sets of the stored rows.
+        items: Items of the sets.
+        labels: Names of the original tables for the message.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Tensor],
+        table_of: Sequence[int],
+        stored: Sequence[Tensor],
+        indptrs: Sequence[Tensor],
+        items: Sequence[Tensor],
+        labels: Sequence[str],
+    ) -> None:
+        # Sums of unknown origin are compared in full, and known from then on.
+        require_fresh(tables, table_of, stored, indptrs, items, labels)
+        self._build = _last_build[0]
+        self._labels = [labels[t] for t in table_of]
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = [
+            (tables[t], stored[place], indptrs[place], items[place])
+            for place, t in enumerate(table_of)
+        ]
+        self._built: list[BuiltFrom] = [_BUILT[rows] for rows in stored]
+        # The sample of float32 rows needs arrays over the same memory: made once.
+        self._arrays = [
+            tuple(part.detach().numpy() for part in parts)
+            if parts[0].dtype == torch.float32
+            else None
+            for parts in self._parts
+        ]
+        self._turn = -1
+
+    def is_current(self) -> bool:
+        """Tell whether no sums were built since."""
+        return self._build == _last_build[0]
+
+    def check(self) -> None:
+        """Raise unless stored rows match; advance the rotating sample.
+
+        Raises:
+            StaleSums: names the table, the reason and what to do.
+        """
+        if not self._parts:
+            return
+        self._turn = (self._turn + 1) % len(self._parts)
+        for place, built in enumerate(self._built):
+            weight, rows, indptr, members = self._parts[place]
+            reason = _why_differs(built, weight, rows)
+            if reason is None and place == self._turn:
+                compare = functools.partial(differing_row, weight, rows, indptr, members)
+                arrays = self._arrays[place]
+                if arrays is not None:
+                    compare = functools.partial(first_stale_row, *arrays)
+                reason = _compare_next(built, rows.shape[0], compare)
+            if reason is not None:
+                raise _stale(self._labels[place], reason)
+
+
+def _compare_next(
+    built: BuiltFrom, num_rows: int, differing: Callable[[int, int], int]
+) -> str | None:
+    """Compare the rows whose turn it is with their sums; return what differs."""
+    first = built.next_row
+    last = min(num_rows, first + rows_a_call(num_rows))
+    row = int(differing(first, last))
+    if row >= 0:
+        return f"stored row {row} is not the sum of its rows"
+    built.next_row = 0 if last == num_rows else last
+    return None
+
+
+def _stale(label: str, reason: str) -> StaleSums:
+    """Say which table, why, and what to do."""
+    return StaleSums(f"table {label}: {reason}; call grace_torchrec.rebuild_sums_(model)")
 
 
 def _whose_turn(stored: Sequence[Tensor]) -> int:

@@ -118,7 +118,7 @@ def look_up_ahead(
     return pooled, reads
 
 
-class _Lookup:
+class Lookup:
     """The output features whose table is planned for one way of lookup.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Lookup:
         self.mean = [plan.spec.pooling == "mean" for plan in plans]
 
 
-class FusedLookup(_Lookup):
+class FusedLookup(Lookup):
     """One op rewrites, gathers and sums all its features."""
 
     ways = ("fused",)
@@ -159,7 +159,7 @@ class FusedLookup(_Lookup):
         return pooled, reads
 
 
-class AheadLookup(_Lookup):
+class AheadLookup(Lookup):
     """Tables planned ``ahead``: rows of a RewrittenBatch, plain rows for plain bags."""
 
     ways: tuple[str, ...] = ("ahead",)
@@ -199,7 +199,7 @@ class RewrittenLookup(AheadLookup):
     ways = ("fused", "ahead")
 
 
-class StockLookup(_Lookup):
+class StockLookup(Lookup):
     """The inner collections look rewritten bags up; what they return is added and averaged."""
 
     ways = ("stock",)

@@ -139,13 +139,20 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             for i in range(count if weights.size > 0 else 0):
                 row_weights[turn, i] = weights[origin[i]]
             if waiting >= 0:
-                copy_head(rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+                copy_head(
+                    rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
+                )
                 _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
                         row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
             queued, taken = count, clustered if weights.size == 0 else np.int64(0)
             if table[6] == 0:  # its rows are prefetched by who sums, but for the first ones
-                queued, taken = (min(count, AHEAD) if waiting != feature else np.int64(0)), np.int64(0)
-            refill(queue, rows[turn].ctypes.data, queued, table[4], given[last] - given[first], taken)
+                queued, taken = (
+                    (min(count, AHEAD) if waiting != feature else np.int64(0)),
+                    np.int64(0),
+                )
+            refill(
+                queue, rows[turn].ctypes.data, queued, table[4], given[last] - given[first], taken
+            )
             waiting, waiting_first, waiting_last = feature, first, last
             turn = 1 - turn
             first = last

@@ -103,7 +103,12 @@ def _is_rising(codes, begin, end):
 def _merge_runs(split, bag, num_bags, table, rows, ends, queue):
     """Merge bags as long as their codes rise strictly; return the first bag left."""
     singles, alone_ends, multi, multi_ends = split
-    queued, queue_end, list_at, row_bytes = queue[NEXT], queue[END], queue[LIST_AT], queue[ROW_BYTES]
+    queued, queue_end, list_at, row_bytes = (
+        queue[NEXT],
+        queue[END],
+        queue[LIST_AT],
+        queue[ROW_BYTES],
+    )
     while bag < num_bags and _is_rising(multi[1], multi_ends[bag], multi_ends[bag + 1]):
         last = ends[bag] - 1
         for i in range(alone_ends[bag], alone_ends[bag + 1]):
@@ -137,7 +142,12 @@ def _merge_hashed(split, bag, num_bags, table, entries, slots, epoch, rows, ends
     same cluster further on, or past MAX_LAYERS reads its own row.
     """
     singles, alone_ends, multi, multi_ends = split
-    queued, queue_end, list_at, row_bytes = queue[NEXT], queue[END], queue[LIST_AT], queue[ROW_BYTES]
+    queued, queue_end, list_at, row_bytes = (
+        queue[NEXT],
+        queue[END],
+        queue[LIST_AT],
+        queue[ROW_BYTES],
+    )
     nowhere = entries.size - 1  # its entry is 0: no cluster, the row stays what it is
     while bag < num_bags:
         begin, end = multi_ends[bag], multi_ends[bag + 1]
@@ -167,7 +177,9 @@ def _merge_hashed(split, bag, num_bags, table, entries, slots, epoch, rows, ends
                 if layers == MAX_LAYERS:
                     slot = nowhere
                     break
-            rows[U(out + count)] = multi[0, U(j)]  # the next new row overwrites it, unless it is new
+            rows[U(out + count)] = multi[
+                0, U(j)
+            ]  # the next new row overwrites it, unless it is new
             slots[U(count)] = slot
             if slot != nowhere:
                 count += (entries[U(slot)] - stamp >> 63) & 1
@@ -226,7 +238,15 @@ def merge_weighted_chunk(split: Any, num_bags: int, table: Any, weight_bits: Any
                 origin[U(out)] = singles[1, U(i)]
             out += 1
         ends[bag + 1] = _merge_weighted_bag(
-            multi, multi_ends[bag], multi_ends[bag + 1], table, weight_bits, scratch, rows, origin, out
+            multi,
+            multi_ends[bag],
+            multi_ends[bag + 1],
+            table,
+            weight_bits,
+            scratch,
+            rows,
+            origin,
+            out,
         )
 
 

@@ -85,7 +85,9 @@ def pool_span(begin, end, row_ids, offsets, given, weights, features, stored, st
             if weights.size > 0:
                 placed_weights = weights[bounds[first] : bounds[last]]
             if waiting >= 0:
-                copy_head(rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+                copy_head(
+                    rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
+                )
                 _sum(features, waiting, waiting_first, waiting_last, given, stride, rows[1 - turn],
                      waiting_weights, ends[1 - turn], out_at, out_stride)  # fmt: skip
             else:
@@ -103,7 +105,9 @@ def pool_span(begin, end, row_ids, offsets, given, weights, features, stored, st
 
 
 @jit
-def _sum(features, feature, first, last, given, stride, rows, row_weights, ends, out_at, out_stride):
+def _sum(
+    features, feature, first, last, given, stride, rows, row_weights, ends, out_at, out_stride
+):
     """Sum a chunk that was placed."""
     at = features[feature, POSITION] * stride
     sum_chunk(features, feature, first, last, given[at : at + stride + 1], rows, row_weights, ends,
@@ -111,7 +115,9 @@ def _sum(features, feature, first, last, given, stride, rows, row_weights, ends,
 
 
 @jit
-def _place_rows(row_ids: Any, begin: int, end: int, table: Any, num_stored: int, places: Any) -> Any:
+def _place_rows(
+    row_ids: Any, begin: int, end: int, table: Any, num_stored: int, places: Any
+) -> Any:
     """Write where the rows ``row_ids[begin:end]`` lie to ``places``.
 
     Returns:

@@ -46,7 +46,9 @@ def prefetch_rest(queue: Any) -> Any:
 
 
 @jit
-def refill(queue: Any, list_at: Any, num_rows: Any, row_bytes: Any, num_ids: Any, num_clustered: Any) -> Any:
+def refill(
+    queue: Any, list_at: Any, num_rows: Any, row_bytes: Any, num_ids: Any, num_clustered: Any
+) -> Any:
     """Queue the rows of a chunk, at a pace that empties it while ``num_ids`` ids are rewritten.
 
     Args:

@@ -84,9 +84,7 @@ def rewrite_chunk(ids: Any, offsets: Any, first: int, last: int, weight_bits: An
         position of a bad id).
     """
     split, entries, slots, wide = scratch
-    bad = split_chunk(
-        ids, offsets, first, last, table, policy, origin.size > 0, split, queue
-    )
+    bad = split_chunk(ids, offsets, first, last, table, policy, origin.size > 0, split, queue)
     if bad >= 0:
         return epoch, np.int64(0), np.int64(0), bad
     bags = last - first

@@ -135,8 +135,19 @@ def _split_groups(ids, offsets, first, bag, last, position, table, split, alone,
     Returns:
         (bag and position of the group that was not done, ids alone, ids clustered).
     """
-    plain_at, row_bytes, num_rows, words_at, codes_at = table[0], table[4], table[5], table[6], table[7]
-    alone_at, alone_ends, places_at, multi_ends = split[0].ctypes.data, split[1], split[2].ctypes.data, split[3]
+    plain_at, row_bytes, num_rows, words_at, codes_at = (
+        table[0],
+        table[4],
+        table[5],
+        table[6],
+        table[7],
+    )
+    alone_at, alone_ends, places_at, multi_ends = (
+        split[0].ctypes.data,
+        split[1],
+        split[2].ctypes.data,
+        split[3],
+    )
     found_at = places_at + 8 * split[2].shape[1]
     entry, queue_end, pace, list_at = queue[NEXT], queue[END], queue[PACE], queue[LIST_AT]
     queued_bytes = queue[ROW_BYTES]

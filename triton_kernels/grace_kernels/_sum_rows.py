@@ -18,7 +18,17 @@ from numba import types
 from numba.extending import intrinsic
 
 from grace_kernels._jit import compile_for_address
-from grace_kernels._llvm import CACHE_LINE, emit_prefetch, F16, F32, I8, I32, I64, PTR, llvm_function, splat
+from grace_kernels._llvm import (
+    CACHE_LINE,
+    F16,
+    F32,
+    I8,
+    I64,
+    PTR,
+    emit_prefetch,
+    llvm_function,
+    splat,
+)
 
 FLOAT32, FLOAT16, INT8 = 0, 1, 2
 ITEM_BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1}

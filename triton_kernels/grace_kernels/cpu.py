@@ -323,7 +323,9 @@ def _check_out(out_BD: npt.NDArray[np.float32]) -> None:
     assert out_BD.size == 0 or out_BD.strides[1] == 4
 
 
-def _alone(features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, threads: int) -> bool:
+def _alone(
+    features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, threads: int
+) -> bool:
     """Tell whether one thread serves all bags: threads cost more than they bring to small ones."""
     if threads == 1 or stride * len(features.tables) < 2 * threads or _forked:
         return True

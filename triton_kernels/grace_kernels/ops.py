@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels import cpu
+from grace_kernels.packed_codes import PackedCodes, pack_codes
+from grace_kernels.table_rows import FeatureRows, TableRows
 
 PARTS = ("plain", "hbm", "host")  # where a rewritten row lies: one output feature for each
 
@@ -82,36 +85,41 @@ def _pooled_lookup_cpu(
     Raises:
         ValueError: an id is outside its table under RAISE: names table, feature, sample, id, rows.
     """
-    ids, bounds, id_weights = values.numpy(), offsets.numpy(), _numpy_or_none(weights)
     tables = [
-        cpu.TableRows(
-            rows[t].detach().numpy(),
-            hbm_rows[t].numpy(),
-            host_rows[t].numpy(),
-            item_codes[t].numpy(),
-            hot_rows[t].numpy(),
-            num_hbm_sums[t],
+        TableRows(
+            rows[t].detach().numpy(), hbm_rows[t].numpy(), host_rows[t].numpy(),
+            packed_codes(item_codes[t]), hot_rows[t].numpy(), num_hbm_sums[t],
         )
         for t in range(len(rows))
-    ]
-    width = sum(rows[t].shape[1] for t in table_of)
+    ]  # fmt: skip
+    features = FeatureRows([tables[t] for t in table_of], positions, [mean[t] for t in table_of])
     # Type and device are said: a process may have other defaults.
-    pooled = torch.empty(stride, width, dtype=torch.float32, device=values.device)
-    reads = torch.zeros(len(positions), 2, dtype=torch.int64, device=values.device)
-    out, counts = pooled.numpy(), reads.numpy()
-    column = 0
-    for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
-        bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
-        dim = rows[t].shape[1]
-        try:
-            counts[feature] = cpu.pooled_lookup(
-                ids, bag_offsets, id_weights, tables[t], out[:, column : column + dim],
-                mean=mean[t], policy=policy, num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-        except cpu.BadId as bad:
-            raise _bad_id(bad, bag_offsets, labels[feature], rows[t].shape[0]) from None
-        column += dim
-    return pooled, reads
+    pooled = torch.empty(stride, sum(features.dims), dtype=torch.float32, device=values.device)
+    try:
+        reads = cpu.look_up_features(
+            features, values.numpy(), offsets.numpy(), _numpy_or_none(weights), stride,
+            pooled.numpy(), policy=policy, num_threads=torch.get_num_threads(),
+        )  # fmt: skip
+    except cpu.BadId as bad:
+        raise bad_id(bad, offsets.numpy(), stride, features, labels) from None
+    return pooled, torch.from_numpy(reads)
+
+
+_packed: Any = WeakTensorKeyDictionary()  # codes of a table -> (version, packed)
+
+
+def packed_codes(item_code: Tensor) -> PackedCodes:
+    """Return the codes of a table packed for the CPU kernels, packed once while they stay the same.
+
+    Args:
+        item_code: Packed cluster codes ``block * 8 + slot`` per item, or empty.
+    """
+    version = -1 if item_code.is_inference() else item_code._version
+    found = _packed.get(item_code)
+    if found is None or found[0] != version:
+        found = _packed[item_code] = (version, pack_codes(item_code.numpy()))
+    packed: PackedCodes = found[1]
+    return packed
 
 
 def _rewrite_bags_cpu(
@@ -148,7 +156,7 @@ def _rewrite_bags_cpu(
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
             asked, row_ids, new_offsets, row_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, item_codes[t].numpy(), num_rows[t], policy
+                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
             )
         except cpu.BadId as bad:
             raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None
@@ -201,6 +209,15 @@ def _split_by_tier(
 def _numpy_or_none(tensor: Tensor | None) -> Any:
     """Return the numpy view of a tensor that may be None."""
     return None if tensor is None else tensor.detach().numpy()
+
+
+def bad_id(
+    bad: cpu.BadId, offsets: Any, stride: int, features: FeatureRows, labels: Sequence[str]
+) -> ValueError:
+    """Say which table, feature, sample and id, and how many rows there are."""
+    first = features.positions[bad.feature] * stride
+    num_rows = features.tables[bad.feature].rows_ND.shape[0]
+    return _bad_id(bad, offsets[first : first + stride + 1], labels[bad.feature], num_rows)
 
 
 def _bad_id(bad: cpu.BadId, bag_offsets: Any, label: str, num_rows: int) -> ValueError:

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from grace_kernels import cpu
-from grace_kernels.ops import _bad_id, _keep_nothing, _numpy_or_none, _refuse_backward
+from grace_kernels.ops import (
+    _bad_id,
+    _keep_nothing,
+    _numpy_or_none,
+    _refuse_backward,
+    packed_codes,
+)
+from grace_kernels.table_rows import FeatureRows, TableRows
 
 _LIBRARY = torch.library.Library("grace", "FRAGMENT")
 _LIBRARY.define(
@@ -53,7 +60,7 @@ def rewrite_features(
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
             asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, item_codes[t].numpy(), num_rows[t], policy
+                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
             )
         except cpu.BadId as bad:
             raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None
@@ -114,40 +121,49 @@ def _pooled_rows_cpu(
         ValueError: parts do not fit together, or a row is outside its table and its sums: names
             table, feature, sample, row and number of rows.
     """
-    _check_parts(row_ids, offsets, weights, given_lengths, positions)
-    stride = given_lengths.shape[1]
-    ids, bounds, row_weights = row_ids.numpy(), offsets.numpy(), _numpy_or_none(weights)
+    check_parts(row_ids, offsets, weights, given_lengths, positions)
     tables = [
-        cpu.TableRows(
+        TableRows(
             rows[t].detach().numpy(), hbm_rows[t].numpy(), host_rows[t].numpy(),
             cpu.EMPTY_I32, hot_rows[t].numpy(), num_hbm_sums[t],
         )
         for t in range(len(rows))
     ]  # fmt: skip
-    width = sum(rows[t].shape[1] for t in table_of)
+    features = FeatureRows([tables[t] for t in table_of], positions, [mean[t] for t in table_of])
+    return pool_checked(features, row_ids, offsets, weights, given_lengths, labels)
+
+
+def pool_checked(
+    features: FeatureRows,
+    row_ids: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    given_lengths: Tensor,
+    labels: Sequence[str],
+) -> Tensor:
+    """Gather and sum rewritten bags that passed ``check_parts``; returns and raises as the op."""
     # Type and device are said: a process may have other defaults.
-    pooled = torch.empty(stride, width, dtype=torch.float32, device=row_ids.device)
-    out = pooled.numpy()
-    column = 0
-    for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
-        bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
-        dim = rows[t].shape[1]
-        try:
-            cpu.pooled_rows(
-                ids, bag_offsets, row_weights, given_lengths[position].numpy(), tables[t],
-                out[:, column : column + dim], mean=mean[t], num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-        except cpu.BadRow as bad:
-            sample = int(np.searchsorted(bag_offsets, bad.position, side="right")) - 1
-            raise ValueError(
-                f"{labels[feature]}: sample {sample} reads row {bad.row}, there are "
-                f"{rows[t].shape[0]} rows and {tables[t].num_sums} sums; rewrite the batch again"
-            ) from None
-        column += dim
+    pooled = torch.empty(
+        given_lengths.shape[1], sum(features.dims), dtype=torch.float32, device=row_ids.device
+    )
+    try:
+        cpu.pool_features(
+            features, row_ids.numpy(), offsets.numpy(), _numpy_or_none(weights),
+            given_lengths.numpy(), pooled.numpy(), num_threads=torch.get_num_threads(),
+        )  # fmt: skip
+    except cpu.BadRow as bad:
+        stride, table = given_lengths.shape[1], features.tables[bad.feature]
+        first = features.positions[bad.feature] * stride
+        ends = offsets[first : first + stride + 1].numpy()
+        sample = int(np.searchsorted(ends, bad.position, side="right")) - 1
+        raise ValueError(
+            f"{labels[bad.feature]}: sample {sample} reads row {bad.row}, there are "
+            f"{table.rows_ND.shape[0]} rows and {table.num_sums} sums; rewrite the batch again"
+        ) from None
     return pooled
 
 
-def _check_parts(
+def check_parts(
     row_ids: Tensor,
     offsets: Tensor,
     weights: Tensor | None,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels._entry import SERVED, serve_i32, serve_i64
 from grace_kernels._lookup import (
     IS_MEAN,
     NUM_COLUMNS,
@@ -89,7 +90,9 @@ class FeatureRows:
 
     Attributes:
         tables: As given; keeps the arrays alive.
+        positions: As given.
         dims: Dimension of each.
+        width: Their sum.
         num_sums_F: int64, stored sums of each table.
     """
 
@@ -97,7 +100,9 @@ class FeatureRows:
         self, tables: Sequence[TableRows], positions: Sequence[int], mean: Sequence[bool]
     ) -> None:
         self.tables = list(tables)
+        self.positions = list(positions)
         self.dims = [table.dim for table in tables]
+        self.width = sum(self.dims)
         self.num_sums_F = np.array([table.num_sums for table in tables], np.int64)
         self._plain = np.zeros((len(self.tables), NUM_COLUMNS), np.int64)
         out_bytes = 0
@@ -114,6 +119,45 @@ class FeatureRows:
     def pooling_columns(self, weighted: bool) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, NUM_COLUMNS]`` for rewritten bags."""
         return self._columns(weighted, True)
+
+    def serve(
+        self,
+        ids_at: int,
+        id_bytes: int,
+        num_ids: int,
+        offsets_at: int,
+        num_offsets: int,
+        lengths_at: int,
+        length_bytes: int,
+        stride: int,
+        policy: int,
+        out_at: int,
+    ) -> npt.NDArray[np.int64] | None:
+        """Check and look up unweighted bags with one thread, all by address.
+
+        Args:
+            ids_at: Address of the ids of all features.
+            id_bytes: 4 or 8.
+            num_ids: How many ids.
+            offsets_at: Address of int64 offsets.
+            num_offsets: How many offsets.
+            lengths_at: Address of lengths that the offsets must agree with, or 0.
+            length_bytes: 4 or 8.
+            stride: Bags of each feature.
+            policy: RAISE, DROP or ZERO_ROW of reference.py.
+            out_at: Address of ``[stride, width]`` float32, contiguous; overwritten.
+
+        Returns:
+            int64 ``[F, 2]`` (ids asked for, rows read), or None: something is wrong with the bags,
+            whose output does not count.
+        """
+        reads = np.zeros((len(self.tables), 2), np.int64)
+        run = serve_i64 if id_bytes == 8 else serve_i32
+        status, _, _ = run(
+            ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, 0, 0,
+            self.columns(False), stride, policy, out_at, 4 * self.width, reads,
+        )  # fmt: skip
+        return reads if status == SERVED else None
 
     def bytes_asked(self, offsets: npt.NDArray[np.int64], stride: int) -> int:
         """Return the bytes of all rows that a batch asks for."""

@@ -33,7 +33,7 @@ def bags_of(random, num_items, dtype=torch.int64, bad=False):
 def both_ways(ids, offsets, weights, case, *, mean=False, policy=RAISE):
     """Pool by one kernel and by two, into poisoned outputs; return both and the reads."""
     table = device_rows(case)
-    code = torch.from_numpy(case.table.item_code_N)
+    code = torch.from_numpy(case.table.codes)
     num_rows, num_sums = case.rows_ND.shape[0], case.stored_RD.shape[0]
     bad_ids = torch.zeros(1, dtype=torch.int32)
     fused = torch.full((len(offsets) - 1, table.dim), torch.nan)
@@ -54,7 +54,7 @@ def both_ways(ids, offsets, weights, case, *, mean=False, policy=RAISE):
 
 def reference(ids, offsets, weights, case, *, mean=False, policy=RAISE):
     """What the bags mean."""
-    coded = case.table.item_code_N.size > 0
+    coded = case.table.codes.size > 0
     return pooled_lookup_reference(
         ids.long(), offsets, weights, case.rows_ND, case.stored_RD,
         case.item_code_N if coded else None, mean=mean, policy=policy,
@@ -171,7 +171,7 @@ def test_only_the_given_columns_are_written(table_of) -> None:
     ids, offsets = bags_of(random, 40)
     wide = torch.full((len(LENGTHS), 20), 7.0)
     pooled_lookup(
-        ids, offsets, None, torch.from_numpy(case.table.item_code_N), device_rows(case),
+        ids, offsets, None, torch.from_numpy(case.table.codes), device_rows(case),
         wide[:, 4:12], num_sums=case.stored_RD.shape[0], mean=False, policy=RAISE,
         bad_ids=torch.zeros(1, dtype=torch.int32),
     )  # fmt: skip

@@ -1,0 +1,290 @@
+"""Direct lookup: the whole forward as one kernel call, while nothing traces it.
+
+Flow: checked bags, or a RewrittenBatch -> *DirectLookup* -> pooled columns, without the
+dispatcher in between.  Registered ops cost 60 to 80 us a call in Python; a stock collection
+serves a small batch in 50.  Meaning, checks and errors are those of the ops, which serve
+whenever somebody traces, compiles, or asks for gradients.
+Shapes: F features, T tables, B bags of each feature, D dimension.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_kernels import cpu, ops, ops_rows
+from grace_kernels.table_rows import FeatureRows, TableRows
+from grace_torchrec.modules import _torchrec, freshness
+from grace_torchrec.modules.bags import ID_TYPES, bags_of
+from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup, refuse_unreadable
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
+
+if TYPE_CHECKING:
+    from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """The tables as they were when the features were laid out.
+
+    Attributes:
+        weights: Original rows.
+        states: What tells that a table was given other rows: see ``_state``.
+        codes: Cluster codes of every table.
+        code_versions: Their version counters.
+        rows: Where they lie.
+        watch: Their stored rows, ready to be compared.
+        by_lookup: Laid out features of each lookup, by its number and their positions.
+        by_keys: The same, by the keys of a batch.
+    """
+
+    weights: list[Tensor]
+    states: list[tuple[Any, ...]]
+    codes: list[Tensor]
+    code_versions: list[int]
+    rows: list[TableRows]
+    watch: freshness.Watch
+    by_lookup: dict[tuple[int, tuple[int, ...]], FeatureRows]
+    by_keys: dict[tuple[int, tuple[str, ...]], FeatureRows]
+
+
+class DirectLookup:
+    """Serves one module while its tables are on the CPU.
+
+    Args:
+        owner: The module.
+    """
+
+    def __init__(self, owner: "GraceEmbeddingBagCollection") -> None:
+        self._owner = owner
+        self._tables: _Tables | None = None
+        self._holders: list[dict[str, Any]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles lay their tables out themselves."""
+        return {"_owner": self._owner, "_tables": None, "_holders": []}
+
+    def lookup_for(self, features: Any) -> Lookup | None:
+        """Return the lookup that serves a whole batch here, None where the ops have to.
+
+        None also while somebody traces, or could ask for gradients: the ops refuse those.
+
+        Args:
+            features: Whatever forward was given.
+        """
+        owner = self._owner
+        is_rewritten = isinstance(features, RewrittenBatch)
+        lookup = owner.lookups[is_rewritten]
+        if len(lookup.chosen) != len(owner.dims):
+            return None
+        bags = features.bags if is_rewritten else features
+        if not _torchrec.is_plain_eager(bags):
+            return None
+        weights = self._weights()
+        for weight in weights:
+            if not weight.is_cpu:
+                return None
+        if torch.is_grad_enabled():
+            of_batch = bags.weights_or_none()
+            asked = [*weights, *([] if of_batch is None else [of_batch])]
+            if any(tensor.requires_grad for tensor in asked):
+                return None
+        return lookup
+
+    def __call__(
+        self, lookup: Lookup, features: KeyedJaggedTensor | RewrittenBatch
+    ) -> tuple[Tensor, Any]:
+        """Return pooled float32 ``[B, sum of D]``, and reads int64 ``[F, 2]``.
+
+        Args:
+            lookup: Of ``lookup_for``.
+            features: The batch it was asked about.
+
+        Raises:
+            GraceError: the batch is malformed.
+            ValueError: an id is outside its table under RAISE, or a row of a rewritten batch is.
+            StaleSums: a table changed since its sums were built.
+            PlanMismatch: the batch was rewritten for another plan.
+        """
+        owner = self._owner
+        if isinstance(features, RewrittenBatch):
+            assert isinstance(lookup, AheadLookup)
+            given = features.rows_for(owner.path, owner.rewriter.stamp)
+            pooled = self._look_up_rows(lookup, lookup.places, given)
+            return pooled, given.reads[lookup.places]
+        served = self._serve(lookup, features)
+        if served is not None:
+            return served
+        bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
+        return self._look_up(lookup, bags)
+
+    def _serve(self, lookup: Lookup, features: KeyedJaggedTensor) -> tuple[Tensor, Any] | None:
+        """Serve a batch of the usual form by one call, or return None: others say what is wrong."""
+        owner = self._owner
+        ids, offsets, lengths = (
+            features.values(),
+            features.offsets_or_none(),
+            features.lengths_or_none(),
+        )
+        if (
+            offsets is None
+            or offsets.dtype != torch.int64
+            or ids.dtype not in ID_TYPES
+            or owner.is_weighted()
+            or features.weights_or_none() is not None
+            or features.variable_stride_per_key()
+            or features.inverse_indices_or_none() is not None
+            or torch.get_num_threads() > 1
+        ):
+            return None
+        keys, stride = features.keys(), features.stride()
+        num_bags = len(keys) * stride
+        vectors = (ids, offsets) if lengths is None else (ids, offsets, lengths)
+        if not all(vector.dim() == 1 and vector.is_contiguous() for vector in vectors):
+            return None
+        if offsets.numel() != num_bags + 1 or not num_bags:
+            return None
+        if lengths is not None and (lengths.numel() != num_bags or lengths.dtype not in ID_TYPES):
+            return None
+        tables = self._current()
+        laid_out = self._features_of_keys(tables, lookup, tuple(keys))
+        if laid_out is None:
+            return None
+        pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
+        reads = laid_out.serve(
+            ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
+            0 if lengths is None else lengths.data_ptr(),
+            8 if lengths is None else lengths.element_size(),
+            stride, owner.rewriter.policy, pooled.data_ptr(),
+        )  # fmt: skip
+        return None if reads is None else (pooled, reads)
+
+    def _features_of_keys(
+        self, tables: _Tables, lookup: Lookup, keys: tuple[str, ...]
+    ) -> FeatureRows | None:
+        """Return the features of a lookup for a batch with these keys, None if one is missing."""
+        found = tables.by_keys.get((id(lookup), keys))
+        if found is None:
+            place = {key: number for number, key in enumerate(keys)}
+            names = [self._owner.input_names[f] for f in lookup.chosen]
+            if not all(name in place for name in names):
+                return None
+            found = self._features(tables, lookup, tuple(place[name] for name in names))
+            tables.by_keys[id(lookup), keys] = found
+        return found
+
+    def _look_up(self, lookup: Lookup, bags: Bags) -> tuple[Tensor, Any]:
+        """Return pooled float32 ``[B, sum of D]`` of the features of a lookup, and their reads.
+
+        Args:
+            lookup: Whose features.
+            bags: Checked bags on the CPU.
+
+        Raises:
+            ValueError: an id is outside its table under RAISE.
+            StaleSums: a table changed since its sums were built.
+        """
+        tables = self._current()
+        ids, offsets, weights, stride, positions = bags
+        features = self._features(tables, lookup, tuple(positions[f] for f in lookup.chosen))
+        pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
+        owner = self._owner
+        try:
+            reads = cpu.look_up_features(
+                features, ids.numpy(), offsets.numpy(),
+                None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
+                policy=owner.rewriter.policy, num_threads=torch.get_num_threads(),
+            )  # fmt: skip
+        except cpu.BadId as bad:
+            labels = [owner.rewriter.labels[f] for f in lookup.chosen]
+            raise ops.bad_id(bad, offsets.numpy(), stride, features, labels) from None
+        return pooled, reads
+
+    def _look_up_rows(self, lookup: Lookup, places: list[int], given: RewrittenRows) -> Tensor:
+        """Return pooled float32 ``[B, sum of D]`` of rewritten features.
+
+        Args:
+            lookup: Whose features.
+            places: Where each stands in ``given``.
+            given: Rows of a RewrittenBatch.
+
+        Raises:
+            ValueError: parts of the batch do not fit together, or a row is outside its table.
+            StaleSums: a table changed since its sums were built.
+        """
+        tables = self._current()
+        ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
+        features = self._features(tables, lookup, tuple(places))
+        labels = [self._owner.rewriter.labels[f] for f in lookup.chosen]
+        return ops_rows.pool_checked(
+            features, given.rows, given.offsets, given.weights, given.given_lengths, labels
+        )
+
+    def _current(self) -> _Tables:
+        """Return the tables, laid out anew if one was given other rows, after checking their sums."""
+        found = self._tables
+        if found is not None:
+            for now, weight, state in zip(
+                self._weights(), found.weights, found.states, strict=True
+            ):
+                if now is not weight or _state(now) != state:
+                    found = None
+                    break
+        if found is not None and _versions(found.codes) != found.code_versions:
+            found = None
+        if found is None or not found.watch.is_current():
+            found = self._tables = self._lay_out()
+        found.watch.check()
+        return found
+
+    def _weights(self) -> list[Tensor]:
+        """Return the original rows of every table, as they are now."""
+        if not self._holders:
+            self._holders.extend(self._owner.parameter_holders())
+        return [holder["weight"] for holder in self._holders]
+
+    def _lay_out(self) -> _Tables:
+        """Find every table, refuse what no kernel reads."""
+        owner = self._owner
+        rewriter = owner.rewriter
+        weights = self._weights()
+        for plan, weight in zip(owner.table_plans, weights, strict=True):
+            refuse_unreadable(repr(plan.spec.name), weight)
+        rows = [
+            TableRows(
+                weight.detach().numpy(),
+                owner.stored(t, "hbm").detach().numpy(),
+                owner.stored(t, "host").detach().numpy(),
+                ops.packed_codes(rewriter.item_codes()[t]),
+                rewriter.hot_rows()[t].numpy(),
+                rewriter.num_hbm_sums[t],
+            )
+            for t, weight in enumerate(weights)
+        ]
+        states, codes = [_state(weight) for weight in weights], rewriter.item_codes()
+        watch = freshness.Watch(*owner.stored_state())
+        return _Tables(weights, states, codes, _versions(codes), rows, watch, {}, {})
+
+    def _features(self, tables: _Tables, lookup: Lookup, positions: tuple[int, ...]) -> FeatureRows:
+        """Return the features of a lookup, laid out once for each order of the batch's keys."""
+        key = (id(lookup), positions)
+        found = tables.by_lookup.get(key)
+        if found is None:
+            found = tables.by_lookup[key] = FeatureRows(
+                [tables.rows[t] for t in lookup.table_of],
+                positions,
+                [lookup.mean[t] for t in lookup.table_of],
+            )
+        return found
+
+
+def _state(weight: Tensor) -> tuple[Any, ...]:
+    """Return what changes when a Parameter is given other data."""
+    return weight.data_ptr(), weight.dtype, weight.shape, weight.is_contiguous()
+
+
+def _versions(tensors: list[Tensor]) -> list[int]:
+    """Return their version counters; inference tensors have none."""
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
