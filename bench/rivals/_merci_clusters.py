@@ -47,12 +47,12 @@ def pair_tables(
 def best_pair(
     table: Int32s, sizes_S: Int32s, most_rows: int, size_limit: int
 ) -> tuple[float, int, int]:
-    """Return (saved reads per stored row, a, b) of the best merge that fits; -1 where none does.
+    """Return (saved reads per stored row, a, b) of the best merge that fits; (0, -1, -1) if none.
 
     Ties go to the lower a, then the lower b.
     """
     size = sizes_S.size
-    best, one, other = -1.0, -1, -1
+    best_saved, best_rows, one, other = 0, 1, -1, -1
     for a in range(size):
         if sizes_S[a] == 0:
             continue
@@ -61,9 +61,9 @@ def best_pair(
             if saved == 0 or sizes_S[b] == 0 or sizes_S[a] + sizes_S[b] > size_limit:
                 continue
             rows = ((1 << sizes_S[a]) - 1) * ((1 << sizes_S[b]) - 1)
-            if rows <= most_rows and saved > best * rows:
-                best, one, other = saved / rows, a, b
-    return best, one, other
+            if rows <= most_rows and saved * best_rows > best_saved * rows:
+                best_saved, best_rows, one, other = saved, rows, a, b
+    return best_saved / best_rows, one, other
 
 
 @jit
@@ -151,7 +151,7 @@ def cluster(
     seen = np.empty(128, np.int64)
     used = 0
     while num_parts:
-        part = np.argmax(best)
+        part = int(np.argmax(best))
         if best[part] <= 0:
             break
         slots = slice(part_starts_P1[part], part_starts_P1[part + 1])
@@ -161,7 +161,9 @@ def cluster(
         if used + rows <= budget:
             used += rows
             pieces = piece_indptr[piece_starts_P1[part] : piece_starts_P1[part + 1] + 1]
-            merge(table, sizes[slots], owner[slots], a, b, pieces, slots_T, seen[: sizes[slots].size])
+            merge(
+                table, sizes[slots], owner[slots], a, b, pieces, slots_T, seen[: sizes[slots].size]
+            )
         best[part], pair[part, 0], pair[part, 1] = best_pair(
             table, sizes[slots], budget - used, size_limit
         )

@@ -3,7 +3,8 @@
 Flow: layered train bags -> *parts* -> MERCI's clustering.  Multilevel recursive bisection: a
 hypergraph is coarsened until it is small, cut in two there, and the cut is refined on the way
 back; both halves are cut again until each fits in one part. A bag that is cut goes on in both
-halves, so the number of parts a bag touches is what falls.  Written anew after the scheme that
+halves, so the number of parts a bag touches is what falls; single moves between all parts lower
+it further at the end.  Written anew after the scheme that
 the open partitioners share: PaToH, which MERCI's authors call, is not free to use.
 Shapes: V vertices, E nets, T pins of all nets, N items.
 """
@@ -19,6 +20,8 @@ from grace_torchrec.traces.trace import Trace
 COARSEST = 120  # vertices at which the first cut is made
 STARTS = 8  # first cuts that are tried
 PASSES = 4  # of refinement at every level, while they gain
+IMPROVEMENTS = 8  # rounds of single moves between all parts at the end, while they gain
+MOST_COUNTERS = 1 << 29  # of 16 bits; where bags x parts pass it, those rounds are left out
 MOST_SHRUNK = 0.95  # a level that keeps more of its vertices ends the coarsening
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -66,7 +69,11 @@ def parts_of_items(bags: Trace, most_items: int, seed: int = 0) -> Int64s:
     number_N = np.full(bags.num_items, -1, np.int32)
     number_N[used] = np.arange(used.size)
     whole = _contracted(
-        bags.offsets_B1, bags.ids_L, np.ones(bags.num_bags, np.int64), number_N, used.size
+        bags.offsets_B1,
+        bags.ids_L.astype(np.int32),
+        np.ones(bags.num_bags, np.int64),
+        number_N,
+        used.size,
     )
     graph = _Hypergraph.of(*whole, np.ones(used.size, np.int64))
     num_parts = -(-used.size // max(int(most_items * 0.97), 1))
@@ -83,6 +90,11 @@ def parts_of_items(bags: Trace, most_items: int, seed: int = 0) -> Int64s:
         for side, start, share in ((0, first, left), (1, first + left, parts // 2)):
             inside = side_V == side
             todo.append((_half(piece, inside), vertices[inside], start, share))
+    if graph.net_weight_E.size * num_parts <= MOST_COUNTERS:
+        core.improve_parts(
+            *(graph.net_E1, graph.pin_T, graph.vertex_V1, graph.nets_T),
+            *(part_V, num_parts, most_items, IMPROVEMENTS),
+        )
     part_N = np.full(bags.num_items, -1, np.int64)
     part_N[used] = part_V
     return part_N
@@ -115,7 +127,9 @@ def _bisect(graph: _Hypergraph, parts: int, most_items: int, rng: np.random.Gene
     shares = np.array([parts - parts // 2, parts // 2])
     depth = int(np.ceil(np.log2(parts)))
     slack = (most_items * parts / items) ** (1 / depth)  # what later cuts need stays for them
-    most_2 = np.minimum(np.ceil(items * shares / parts * slack), most_items * shares).astype(np.int64)
+    most_2 = np.minimum(np.ceil(items * shares / parts * slack), most_items * shares).astype(
+        np.int64
+    )
     levels: list[tuple[_Hypergraph, Int32s]] = []
     heaviest = max(2, items // 40)
     while graph.weight_V.size > COARSEST:
