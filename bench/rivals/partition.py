@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.rivals import _partition_core as core
+from bench.rivals import _partition_moves as moves
 from grace_torchrec.traces.trace import Trace
 
 COARSEST = 120  # vertices at which the first cut is made
@@ -91,7 +92,7 @@ def parts_of_items(bags: Trace, most_items: int, seed: int = 0) -> Int64s:
             inside = side_V == side
             todo.append((_half(piece, inside), vertices[inside], start, share))
     if graph.net_weight_E.size * num_parts <= MOST_COUNTERS:
-        core.improve_parts(
+        moves.improve_parts(
             *(graph.net_E1, graph.pin_T, graph.vertex_V1, graph.nets_T),
             *(part_V, num_parts, most_items, IMPROVEMENTS),
         )
@@ -177,7 +178,7 @@ def _refine(graph: _Hypergraph, side_V: Bytes, most_2: Int64s) -> None:
     """Refine a cut in place until a pass gains nothing."""
     patience = max(100, min(graph.weight_V.size // 20, 2000))
     for _ in range(PASSES):
-        gain = core.refine(
+        gain = moves.refine(
             *(graph.net_E1, graph.pin_T, graph.net_weight_E),
             *(graph.vertex_V1, graph.nets_T, graph.weight_V),
             *(side_V, _loose(graph, most_2), patience),
