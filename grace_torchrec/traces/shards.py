@@ -130,7 +130,7 @@ def read_shards(
         processes: How many plain processes read files at the same time. More than one are
             spawned, so a script that calls this needs a ``__main__`` guard.
         folder: Where the arrays of the result are kept, for traces larger than memory: they
-            are mapped, and the folder must outlive the trace. None: in memory.
+            are mapped, and the folder, one for each trace, must outlive it. None: in memory.
 
     Raises:
         GraceError: a file is refused, files do not fit together, a process died, or an
@@ -245,11 +245,10 @@ def _on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
     num_bags, num_ids = np.sum(sizes, axis=0).tolist()
     offsets = np.zeros(num_bags + 1, np.int64)
     joined = {
-        name: np.lib.format.open_memmap(
+        name: _new_file(
             folder / f"{name}.npy",
-            "w+",
             _type(name, kinds, largest),
-            (num_bags if name == "time_B" else num_ids,),
+            num_bags if name == "time_B" else num_ids,
         )
         for name in _ARRAYS[1:]
         if getattr(kinds[0], name) is not None
@@ -272,6 +271,16 @@ def _on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
         split_L=joined.get("split_L"),
         note=merged_note(kinds),
     )
+
+
+def _new_file(path: Path, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
+    """Make a file of numbers and map it; one that is there may be mapped by another trace."""
+    if path.exists():
+        raise GraceError(f"{path}: exists already; give an empty folder for each trace")
+    if not size:
+        return np.zeros(0, dtype)  # an empty file cannot be mapped
+    mapped: npt.NDArray[Any] = np.lib.format.open_memmap(path, "w+", dtype, (size,))
+    return mapped
 
 
 def _type(name: str, kinds: list[Trace], largest: int) -> np.dtype[Any]:

@@ -122,7 +122,7 @@ def parse_numbers(
         values[odd] = texts.astype(np.float64)
     except ValueError:  # some token is no number: find which
         values[odd] = [_number(text) for text in texts.tolist()]
-    values[odd[lengths > LONGEST_NUMBER]] = np.nan
+    values[odd[(lengths > LONGEST_NUMBER) | (tokens == ord("_")).any(axis=1)]] = np.nan
     return values, odd[~np.isfinite(values[odd])]
 
 
@@ -148,9 +148,9 @@ def keys(columns: Columns, starts_P: Int64s, ends_P: Int64s) -> npt.NDArray[np.u
 
 
 def _number(text: bytes) -> float:
-    """Return the number, or NaN where the text is none; underscores are none."""
+    """Return the number, or NaN where the text is none."""
     try:
-        return float("nan") if b"_" in text else float(text)
+        return float(text)
     except ValueError:
         return float("nan")
 

@@ -152,6 +152,12 @@ def _layout(
     separator = next((s for s in SEPARATORS if s in head.strip()), None)
     if separator is None:
         line_error(path, line, f"{head[:40].decode('latin-1')!a} is one column", _FORM)
+    if (
+        separator == b"\t"
+        and b" " in head.strip()
+        and all(map(_is_number, head.decode("latin-1").split()))
+    ):
+        separator = b" "  # spaces and tabs between numbers: any run of them
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
     tokens = text.split() if separator == b" " else text.split(separator.decode())
     found = [_plain(token) for token in (names or tokens)]

@@ -2,7 +2,8 @@
 
 Flow: file -> *read_parquet* -> Trace.  Needs pyarrow, an optional dependency that is imported
 on demand.  A column of lists of integers holds the ids; ``weights`` (lists of numbers as long)
-and ``time`` (a number or timestamp a row) are taken along where they exist.
+and ``time`` (a number a row, or a timestamp, which becomes microseconds since 1970) are taken along where
+they exist.
 """
 
 import importlib
@@ -132,7 +133,7 @@ def _bags(
         if column.null_count:
             file_error(path, f"column {names[2]}: {column.null_count} times are missing; fill them")
         if arrow.types.is_timestamp(column.type):
-            column = column.cast(arrow.int64())
+            column = column.cast(arrow.timestamp("us", column.type.tz)).cast(arrow.int64())
         time = column.to_numpy(zero_copy_only=False)
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
