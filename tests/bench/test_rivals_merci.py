@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bench.rivals import merci
+from bench.rivals import _partition_core, _partition_moves, merci, partition
 from bench.rivals.partition import parts_of_items
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.layers import layered_bags
@@ -100,6 +100,39 @@ def test_parts_keep_bags_together_far_better_than_chance():
     parts = parts_of_items(bags, 128)
     chance = np.random.default_rng(0).permutation(parts)
     assert parts_touched(bags, parts) < 0.75 * parts_touched(bags, chance)
+
+
+def test_single_moves_between_all_parts_keep_bags_together_better(monkeypatch):
+    bags = layered_bags(generate(2000, 1000, pooling=(10, 40)))
+    with_moves = parts_touched(bags, parts_of_items(bags, 128))
+    monkeypatch.setattr(partition, "MOST_COUNTERS", 0)
+    assert with_moves < parts_touched(bags, parts_of_items(bags, 128))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pass_of_refinement_gains_what_it_says_and_ends_in_balance(seed):
+    bags = layered_bags(random_trace(seed, num_items=60, num_bags=150))
+    pairs = Trace.from_bags([sorted(bag) for bag in bags_of(bags) if len(bag) > 1], 60)
+    weight_E = np.random.default_rng(seed).integers(1, 4, pairs.num_bags)
+    weight_V = np.ones(60, np.int64)
+    graph = (pairs.offsets_B1, pairs.ids_L, weight_E)
+    inverse = _partition_core.nets_of_vertices(*graph[:2], 60)
+    side_V = np.random.default_rng(seed).permutation(60).astype(np.int8) % 2
+    before = _partition_core.cut_of(*graph, side_V)
+    most = np.array([32, 32])
+    gain = _partition_moves.refine(*graph, *inverse, weight_V, side_V, most, 100)
+    assert before - _partition_core.cut_of(*graph, side_V) == gain > 0
+    assert np.bincount(side_V, minlength=2).max() <= 32
+    side_V[:] = 1  # far from balance: it is reached, whatever the cut
+    side_V[0] = 0
+    _partition_moves.refine(*graph, *inverse, weight_V, side_V, most, 100)
+    assert np.bincount(side_V, minlength=2).max() <= 32
+
+
+@pytest.mark.parametrize("budget", [1, 7, 60, 61, 62, 63, 64, 500, 2001])
+def test_the_budget_holds_over_many_parts(budget):
+    trace = generate(700, 500, pooling=(5, 25))
+    assert 0.9 * budget - 3 <= merci.fit(trace, budget).num_sums <= budget
 
 
 def test_equal_seeds_give_equal_sums():

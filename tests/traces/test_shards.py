@@ -87,6 +87,7 @@ def test_weights_times_and_marks_survive_processes_and_disk(tmp_path):
         "weights": [0.5, 1, 2],
         "time": [1.5, 2],
         "split": np.array([0, 1, 1], np.int8),
+        "num_rows": 11,
     }
     for name in "ab":
         np.savez(tmp_path / f"{name}.npz", **arrays)
@@ -102,6 +103,7 @@ def test_weights_times_and_marks_survive_processes_and_disk(tmp_path):
         assert trace.time_B.tolist() == [1.5, 2] * 2
         assert trace.split_L.tolist() == [0, 1, 1] * 2
         assert trace.split_L.dtype == np.int8
+        assert trace.num_items == 11
 
 
 def test_text_is_streamed_in_pieces_that_fit_any_block(shards, monkeypatch, tmp_path):
