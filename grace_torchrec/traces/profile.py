@@ -5,7 +5,7 @@ Flow: traces or live batches -> *Profile* -> plans.  A profile is a folder on di
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.trace import Trace
 
 SCHEMA = 1
@@ -64,6 +65,38 @@ class Profile:
         """Profile of one table read by ``features`` (default: one feature named as the table)."""
         return cls({table: TableProfile(trace, features or (table,))})
 
+    @classmethod
+    def merged(cls, profiles: Iterable["Profile"]) -> "Profile":
+        """Return the profile of all bags of ``profiles``, in their order.
+
+        Profiles of the shards of a trace merge into the profile of the whole: saved, it has the
+        same bytes.
+
+        Raises:
+            GraceError: there are none, or a table is read by other features or has weights,
+                times or marks in some of them only.
+        """
+        parts: dict[str, list[TableProfile]] = {}
+        for profile in profiles:
+            for name, table in profile.tables.items():
+                parts.setdefault(name, []).append(table)
+        if not parts:
+            raise GraceError("merge: there are no profiles with tables; give at least one")
+        merged = {}
+        for name, tables in parts.items():
+            if len({table.features for table in tables}) > 1:
+                features = sorted({", ".join(table.features) for table in tables})
+                raise GraceError(
+                    f"merge: table {name} is read by {' and by '.join(features)}; "
+                    f"profile all shards with the same features"
+                )
+            try:
+                trace = concatenate(table.trace for table in tables)
+            except GraceError as error:
+                raise GraceError(f"merge: table {name}: {error}") from error
+            merged[name] = TableProfile(trace, tables[0].features)
+        return cls(merged)
+
     def fingerprint(self) -> str:
         """Short hash over all tables."""
         return artifact.fingerprint(
@@ -94,6 +127,7 @@ class Profile:
                 "features": list(table.features),
                 "num_items": trace.num_items,
                 "fingerprint": table.fingerprint(),
+                **({"note": trace.note} if trace.note else {}),
             }
         artifact.write_folder(path, "profile", {"schema": SCHEMA, "tables": tables}, arrays)
 
@@ -116,6 +150,7 @@ class Profile:
                     tuple(map(str, e["features"])),
                     int(e["num_items"]),
                     e["fingerprint"],
+                    str(e.get("note", "")),
                 )
                 for name, e in document["tables"].items()
             }
@@ -124,7 +159,7 @@ class Profile:
                 f"{path}: profile.json lacks or mistypes {error}; write the profile again"
             ) from error
         tables = {}
-        for name, (index, features, num_items, wanted) in entries.items():
+        for name, (index, features, num_items, wanted, note) in entries.items():
             part = {
                 key.split(".", 1)[1]: a
                 for key, a in arrays.items()
@@ -134,9 +169,16 @@ class Profile:
                 raise GraceError(
                     f"{path}: table {name}: arrays are missing; write the profile again"
                 )
-            optional = (part.get(key) for key in ("weights", "time", "split"))
             try:
-                trace = Trace(part["offsets"], part["ids"], num_items, *optional)
+                trace = Trace(
+                    part["offsets"],
+                    part["ids"],
+                    num_items,
+                    weights_L=part.get("weights"),
+                    time_B=part.get("time"),
+                    split_L=part.get("split"),
+                    note=note,
+                )
             except GraceError as error:
                 raise GraceError(
                     f"{path}: table {name}: {error}; write the profile again"

@@ -25,6 +25,7 @@ class Trace:
         weights_L: Optional float32 ``[L]``, finite: the weight of each id in its bag.
         time_B: Optional ``[B]`` numbers, one for each bag, for splits by time.
         split_L: Optional integers ``[L]`` that mark each interaction (0 train, others later).
+        note: What a reader of any figure on this trace must know; empty for plain traffic.
 
     Raises:
         GraceError: an array has the wrong shape, type or range; the message names it.
@@ -39,6 +40,7 @@ class Trace:
     weights_L: npt.NDArray[np.float32] | None = None
     time_B: npt.NDArray[np.number] | None = None
     split_L: npt.NDArray[np.integer] | None = None
+    note: str = ""
     _counts: list[npt.NDArray[np.int64]] = field(default_factory=list, repr=False, init=False)
 
     def __post_init__(self) -> None:
@@ -122,6 +124,7 @@ class Trace:
             None if self.weights_L is None else self.weights_L[source],
             None if self.time_B is None else self.time_B[bags_K],
             None if self.split_L is None else self.split_L[source],
+            self.note,
         )
 
 

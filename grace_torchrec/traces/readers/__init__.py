@@ -1,32 +1,77 @@
 """Readers: one file a format, all with the same errors; :func:`read` chooses among them.
 
-Flow: file -> *read* -> Trace.
+Flow: file -> *read* (whole) or *stream* (in pieces) -> Trace.
 """
 
 import os
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.baskets import read_baskets
+from grace_torchrec.traces.readers.baskets import read_baskets, stream_baskets
+from grace_torchrec.traces.readers.fbgemm import read_fbgemm
 from grace_torchrec.traces.readers.integer_lines import read_lines
+from grace_torchrec.traces.readers.interactions import looks_like_interactions, read_interactions
 from grace_torchrec.traces.readers.kjt import from_kjts
-from grace_torchrec.traces.readers.line_errors import open_source
-from grace_torchrec.traces.readers.npz import ZIP_MAGIC, read_npz
-from grace_torchrec.traces.readers.user_items import read_user_items
+from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
+from grace_torchrec.traces.readers.multi_hot import read_multi_hot, stream_multi_hot, table_names
+from grace_torchrec.traces.readers.npz import read_npz
+from grace_torchrec.traces.readers.parquet import PARQUET_MAGIC, read_parquet, stream_parquet
+from grace_torchrec.traces.readers.user_items import read_user_items, stream_user_items
 from grace_torchrec.traces.trace import Trace
 
-__all__ = ["FORMATS", "from_kjts", "read", "read_baskets", "read_npz", "read_user_items"]
+__all__ = [
+    "FORMATS",
+    "from_kjts",
+    "read",
+    "read_baskets",
+    "read_fbgemm",
+    "read_interactions",
+    "read_multi_hot",
+    "read_npz",
+    "read_parquet",
+    "read_user_items",
+    "stream",
+]
 
 FORMATS: dict[str, Callable[[str | os.PathLike[str]], Trace]] = {
     "npz": read_npz,
     "user_items": read_user_items,
     "baskets": read_baskets,
+    "interactions": read_interactions,
+    "fbgemm": read_fbgemm,
+    "multi_hot": read_multi_hot,
+    "parquet": read_parquet,
 }
-_BY_NAME = {".npz": "npz", ".dat": "baskets", ".basket": "baskets", ".baskets": "baskets"}
-_LISTED = "formats are npz (arrays indptr, indices), user_items (`user item item ...` a line) and baskets (`item item ...` a line)"
+_PARTS: dict[str, Callable[[str | os.PathLike[str], str | None], Trace]] = {
+    "fbgemm": read_fbgemm,
+    "multi_hot": read_multi_hot,
+    "parquet": read_parquet,
+}
+_STREAMS: dict[str, Callable[[str | os.PathLike[str]], Iterator[Trace]]] = {
+    "user_items": stream_user_items,
+    "baskets": stream_baskets,
+    "multi_hot": stream_multi_hot,
+    "parquet": stream_parquet,
+}
+_PART_STREAMS: dict[str, Callable[[str | os.PathLike[str], str | None], Iterator[Trace]]] = {
+    "multi_hot": stream_multi_hot,
+    "parquet": stream_parquet,
+}
+_BY_NAME = {
+    **{".npz": "npz", ".dat": "baskets", ".basket": "baskets", ".baskets": "baskets"},
+    **{".inter": "interactions", ".csv": "interactions", ".tsv": "interactions"},
+    **{".pt": "fbgemm", ".pth": "fbgemm", ".parquet": "parquet"},
+}
+_LISTED = (
+    "formats are npz (arrays indptr, indices), user_items (`user item item ...` a line), baskets "
+    "(`item item ...` a line), interactions (`user item [rating] [time]` a line), fbgemm (.pt of "
+    "indices and offsets), multi_hot (MLPerf npz) and parquet (a list column)"
+)
 _SAMPLED_LINES = 1000
 
 
@@ -34,34 +79,104 @@ def read(path: str | os.PathLike[str], format: str | None = None) -> Trace:
     """Read a trace file.
 
     Args:
-        path: The file; text may be gzip.
-        format: A key of ``FORMATS``. None: told by the first bytes (npz), by the name
-            (``.dat``, ``.basket``, ``.baskets``: baskets, also before ``.gz``), or by users
-            numbered one after the other (user_items). Text is never guessed further, as users
-            read as items would look like a trace.
+        path: The file; text may be gzip. Where a file holds several tables or list columns,
+            ``FILE#PART`` names one: the number of a table (fbgemm, multi_hot) or the name of a
+            column (parquet).
+        format: A key of ``FORMATS``. None: told by the content (archives, parquet, ``::`` or a
+            header with known column names), by the name (``.dat``, ``.basket``, ``.baskets``:
+            baskets, ``.inter``, ``.csv``, ``.tsv``: interactions, ``.pt``: fbgemm, also before
+            ``.gz``), or by users numbered one after the other (user_items). Other text is never
+            guessed, as users read as items would look like a trace.
 
     Raises:
         GraceError: the format is unknown or cannot be told (the message lists them all), or
             the reader refuses the file.
+        NotSupported: the format needs a library that is not installed.
     """
-    if format is None:
-        format = _told_by(path)
+    path, part, format = _resolved(path, format)
+    return FORMATS[format](path) if part is None else _PARTS[format](path, part)
+
+
+def stream(path: str | os.PathLike[str], format: str | None = None) -> Iterator[Trace]:
+    """Yield the bags of a trace file in pieces, in order; together they are what ``read`` returns.
+
+    Text of bags, multi-hot archives and parquet come in pieces of a few million ids; the other
+    formats are one piece: their files must fit in memory, so large traces are kept as shards.
+
+    Args:
+        path: As for :func:`read`.
+        format: As for :func:`read`.
+
+    Raises:
+        GraceError: as :func:`read`, possibly after some pieces.
+        NotSupported: as :func:`read`.
+    """
+    path, part, format = _resolved(path, format)
+    if part is not None and format in _PART_STREAMS:
+        yield from _PART_STREAMS[format](path, part)
+    elif part is None and format in _STREAMS:
+        yield from _STREAMS[format](path)
+    else:
+        yield FORMATS[format](path) if part is None else _PARTS[format](path, part)
+
+
+def _resolved(
+    path: str | os.PathLike[str], format: str | None
+) -> tuple[str | os.PathLike[str], str | None, str]:
+    """Return (file, part or None, format)."""
+    path, part = _split_part(path)
+    format = _told_by(path) if format is None else format
     if format not in FORMATS:
         raise GraceError(f"{os.fspath(path)}: unknown format {format!r}; {_LISTED}")
-    return FORMATS[format](path)
+    if part is not None and format not in _PARTS:
+        raise GraceError(
+            f"{os.fspath(path)}: a file of format {format} has no parts; leave out #{part}"
+        )
+    return path, part, format
+
+
+def _split_part(
+    path: str | os.PathLike[str],
+) -> tuple[str | os.PathLike[str], str | None]:
+    """Split ``FILE#PART``; a file that is really named so wins."""
+    name = os.fspath(path)
+    file, mark, part = name.rpartition("#")
+    if not mark or not file or not part or "\0" in name or Path(name).exists():
+        return path, None
+    return file, part
 
 
 def _told_by(path: str | os.PathLike[str]) -> str:
     """Return the format that the content or the name tells."""
     with open_source(path) as source:
-        if source.read(len(ZIP_MAGIC)) == ZIP_MAGIC:
-            return "npz"
+        try:
+            magic = source.read(len(ZIP_MAGIC))
+        except (OSError, EOFError, zlib.error) as error:
+            file_error(path, f"not readable ({error}); fetch the file again", error)
+    if magic == ZIP_MAGIC:
+        return _archive_kind(path)
+    if magic == PARQUET_MAGIC:
+        return "parquet"
+    if looks_like_interactions(path):
+        return "interactions"
     name = Path(os.fspath(path).removesuffix(".gz"))
     if name.suffix in _BY_NAME:
         return _BY_NAME[name.suffix]
     if _numbers_its_users(path):
         return "user_items"
     raise GraceError(f"{os.fspath(path)}: cannot tell the format; name it: {_LISTED}")
+
+
+def _archive_kind(path: str | os.PathLike[str]) -> str:
+    """Return the format of a zip archive by the names of its members."""
+    try:
+        with open_source(path) as source, zipfile.ZipFile(source) as archive:
+            names = archive.namelist()
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile):
+        return "npz"  # whose reader says what is damaged
+    if any(name.endswith("/data.pkl") for name in names):
+        return "fbgemm"
+    return "multi_hot" if table_names([name.removesuffix(".npy") for name in names]) else "npz"
 
 
 def _numbers_its_users(path: str | os.PathLike[str]) -> bool:

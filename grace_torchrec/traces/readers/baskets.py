@@ -4,9 +4,11 @@ Flow: file -> *read_baskets* -> Trace.  Format: the Frequent Itemset Mining repo
 """
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 
+from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.integer_lines import read_lines
 from grace_torchrec.traces.trace import Trace
 
@@ -22,8 +24,16 @@ def read_baskets(path: str | os.PathLike[str]) -> Trace:
     Raises:
         GraceError: the file cannot be read or is empty, or ``FILE:LINE:`` of a bad line.
     """
-    blocks = list(read_lines(path))
-    counts = np.concatenate([block.counts_P[block.counts_P > 0] for block in blocks])
-    offsets = np.zeros(counts.size + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return Trace(offsets, np.concatenate([block.values_T for block in blocks]))
+    return concatenate(stream_baskets(path))
+
+
+def stream_baskets(path: str | os.PathLike[str]) -> Iterator[Trace]:
+    """Yield the bags of a file block by block; see :func:`read_baskets`.
+
+    Raises:
+        GraceError: as the reader.
+    """
+    for block in read_lines(path):
+        counts = block.counts_P[block.counts_P > 0]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        yield Trace(offsets, block.values_T)

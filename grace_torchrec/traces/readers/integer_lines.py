@@ -62,7 +62,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[IntegerLines]:
     """
     first_line, found = 1, 0
     with open_source(path) as source:
-        for block in _blocks(path, source):
+        for block in text_blocks(path, source, _FORM):
             lines = _parse_fast(block, first_line) or _parse_slow(path, block, first_line)
             first_line += lines.counts_P.size
             found += lines.values_T.size
@@ -73,8 +73,17 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[IntegerLines]:
         )
 
 
-def _blocks(path: str | os.PathLike[str], source: IO[bytes]) -> Iterator[bytes]:
-    """Cut the file after line ends; the last block gets a line end where it lacks one."""
+def text_blocks(path: str | os.PathLike[str], source: IO[bytes], form: str) -> Iterator[bytes]:
+    """Cut a file after line ends; the last block gets a line end where it lacks one.
+
+    Args:
+        path: File as the caller named it.
+        source: The open file; a byte order mark at its start is dropped.
+        form: What lines should hold, for messages.
+
+    Raises:
+        GraceError: the file cannot be read, or ``FILE:LINE:`` of an endless line.
+    """
     carried: list[bytes] = []
     line, head = 1, True
     while chunk := _read_chunk(path, source, line):
@@ -88,7 +97,7 @@ def _blocks(path: str | os.PathLike[str], source: IO[bytes]) -> Iterator[bytes]:
             line += block.count(b"\n")
         carried.append(chunk[cut:])
         if len(carried) * BLOCK_BYTES > MAX_LINE_BYTES:
-            line_error(path, line, f"the line is longer than {MAX_LINE_BYTES:,} bytes", _FORM)
+            line_error(path, line, f"the line is longer than {MAX_LINE_BYTES:,} bytes", form)
     if rest := b"".join(carried):
         yield rest + b"\n"
 
@@ -153,19 +162,27 @@ def _parse_line(path: str | os.PathLike[str], number: int, line: bytes) -> list[
             path, number, f"byte 0x{byte:02x} is not UTF-8", "save the file as plain text; " + _FORM
         )
     return [
-        _parse_token(path, number, token)
-        for token in re.split("[ \t]+", text.strip(" \t"))
-        if token
+        parse_token(path, number, token) for token in re.split("[ \t]+", text.strip(" \t")) if token
     ]
 
 
-def _parse_token(path: str | os.PathLike[str], number: int, token: str) -> int:
-    """Return the number that ``token`` spells; ASCII digits only (int() accepts more)."""
+def parse_token(path: str | os.PathLike[str], number: int, token: str, form: str = _FORM) -> int:
+    """Return the number that ``token`` spells; ASCII digits only (int() accepts more).
+
+    Args:
+        path: File as the caller named it.
+        number: Line number, from 1.
+        token: The text between two separators.
+        form: What lines should hold, for the message.
+
+    Raises:
+        GraceError: ``FILE:LINE:`` and why ``token`` is no id.
+    """
     shown = ascii(token if len(token) <= 40 else token[:40] + "...")
     if re.fullmatch("-[0-9]+", token):
         line_error(path, number, f"{shown} is negative", "ids count from 0; drop padding before")
     if not re.fullmatch("[0-9]+", token):
-        line_error(path, number, f"{shown} is not an integer", _FORM)
+        line_error(path, number, f"{shown} is not an integer", form)
     digits = token.lstrip("0") or "0"
     if len(digits) > 19 or int(digits) > LARGEST:
         line_error(

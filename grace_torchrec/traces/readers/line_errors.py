@@ -12,6 +12,7 @@ from typing import IO, NoReturn
 from grace_torchrec.errors import GraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
+ZIP_MAGIC = b"PK\x03\x04"
 LFS_MAGIC = b"version https://git-lfs"
 
 
@@ -28,6 +29,22 @@ def line_error(path: str | os.PathLike[str], line: int, what: str, todo: str) ->
         GraceError: always, as ``FILE:LINE: what; what to do``.
     """
     raise GraceError(f"{os.fspath(path)}:{line}: {what}; {todo}")
+
+
+def file_error(
+    path: str | os.PathLike[str], what: str, cause: BaseException | None = None
+) -> NoReturn:
+    """Raise the error of one file that has no lines.
+
+    Args:
+        path: File as the caller named it.
+        what: What is wrong and what to do; line ends in it become spaces.
+        cause: The error behind it.
+
+    Raises:
+        GraceError: always, as ``FILE: what``.
+    """
+    raise GraceError(f"{os.fspath(path)}: {' '.join(what.split())}") from cause
 
 
 def open_source(path: str | os.PathLike[str]) -> IO[bytes]:

@@ -10,16 +10,15 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import open_source
+from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
 from grace_torchrec.traces.trace import Trace
 
-ZIP_MAGIC = b"PK\x03\x04"
 _NEEDED, _OPTIONAL = ("indptr", "indices"), ("weights", "time", "split", "num_rows")
 # what numpy and zipfile raise on damaged archives and headers
 _DAMAGE = (
@@ -42,7 +41,7 @@ def read_npz(path: str | os.PathLike[str]) -> Trace:
         return _trace(arrays, num_rows)
     except GraceError as error:
         what = str(error).removeprefix("trace: ")
-        _refuse(path, f"array {_culprit(arrays, num_rows)}: {what}", error)
+        file_error(path, f"array {_culprit(arrays, num_rows)}: {what}", error)
 
 
 def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
@@ -51,7 +50,7 @@ def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
     name = "?"
     try:
         if source.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
-            _refuse(path, "is no npz archive; write one with numpy.savez(indptr=, indices=)")
+            file_error(path, "is no npz archive; write one with numpy.savez(indptr=, indices=)")
         source.seek(0)
         with zipfile.ZipFile(source) as archive:
             members = {entry.removesuffix(".npy") for entry in archive.namelist()}
@@ -61,28 +60,21 @@ def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
                 if name in members:
                     arrays[name] = _checked(path, name, archive[name])
                 elif name in _NEEDED:
-                    _refuse(path, f"array {name} is missing; it holds {sorted(members)[:8]}")
+                    file_error(path, f"array {name} is missing; it holds {sorted(members)[:8]}")
             name = "format"  # scipy.sparse.save_npz: other layouts use the same array names
             if name in members and str(archive[name].astype(str)) in ("csc", "bsr"):
-                _refuse(path, "is a sparse matrix that is not CSR; save matrix.tocsr()")
+                file_error(path, "is a sparse matrix that is not CSR; save matrix.tocsr()")
     except GraceError:
         raise
     except _DAMAGE as error:
-        _refuse(path, f"array {name}: not readable ({error}); write it again", error)
+        file_error(path, f"array {name}: not readable ({error}); write it again", error)
     return arrays
-
-
-def _refuse(
-    path: str | os.PathLike[str], what: str, cause: BaseException | None = None
-) -> NoReturn:
-    """Raise the error of one file, on one line."""
-    raise GraceError(f"{os.fspath(path)}: {' '.join(what.split())}") from cause
 
 
 def _checked(path: str | os.PathLike[str], name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Refuse arrays that are no numbers, before Trace converts them."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-        _refuse(path, f"array {name}: has type {getattr(array, 'dtype', '?')}, numbers expected")
+        file_error(path, f"array {name}: has type {getattr(array, 'dtype', '?')}, numbers expected")
     return array
 
 
@@ -91,7 +83,7 @@ def _num_rows(path: str | os.PathLike[str], array: npt.NDArray[Any] | None) -> i
     if array is None:
         return 0
     if array.size != 1 or array.dtype.kind not in "iu" or not 0 < int(array.item()) < 2**62:
-        _refuse(path, f"array num_rows: must be one positive integer, got {array!s:.40}")
+        file_error(path, f"array num_rows: must be one positive integer, got {array!s:.40}")
     return int(array.item())
 
 

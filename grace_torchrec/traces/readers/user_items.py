@@ -4,10 +4,12 @@ Flow: file -> *read_user_items* -> Trace.  Format: LightGCN-PyTorch, data/*/trai
 """
 
 import os
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.integer_lines import IntegerLines, read_lines
 from grace_torchrec.traces.readers.line_errors import line_error
 from grace_torchrec.traces.trace import Trace
@@ -26,17 +28,24 @@ def read_user_items(path: str | os.PathLike[str], *, one_indexed: bool = False) 
     Raises:
         GraceError: the file cannot be read or is empty, or ``FILE:LINE:`` of a bad line.
     """
-    lengths, ids = [], []
+    return concatenate(stream_user_items(path, one_indexed=one_indexed))
+
+
+def stream_user_items(
+    path: str | os.PathLike[str], *, one_indexed: bool = False
+) -> Iterator[Trace]:
+    """Yield the bags of a file block by block; see :func:`read_user_items`.
+
+    Raises:
+        GraceError: as the reader.
+    """
     for block in read_lines(path):
         items = _items(block)
         if one_indexed:
             _refuse_zero(path, block, items)
             items = items - 1
-        lengths.append(block.counts_P[block.counts_P > 0] - 1)
-        ids.append(items)
-    offsets = np.zeros(sum(part.size for part in lengths) + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=offsets[1:])
-    return Trace(offsets, np.concatenate(ids))
+        lengths = block.counts_P[block.counts_P > 0] - 1
+        yield Trace(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), items)
 
 
 def _items(block: IntegerLines) -> npt.NDArray[np.int64]:

@@ -59,12 +59,7 @@ def test_text_that_may_be_either_is_not_guessed(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [
-        ("log.csv", b"user,item\n1,2\n"),
-        ("t.parquet", b"PAR1\0\0"),
-        ("b.pt", b"\x80\x02"),
-        ("e.txt", b""),
-    ],
+    [("log.jsonl", b'{"user": 1}\n'), ("t.arrow", b"ARROW1\0\0"), ("e.txt", b"")],
 )
 def test_other_formats_are_refused_with_the_list(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
@@ -72,6 +67,22 @@ def test_other_formats_are_refused_with_the_list(tmp_path, name, data):
         read(tmp_path / name)
     assert str(caught.value).startswith(f"{tmp_path / name}:1: ")
     assert all(known in str(caught.value) for known in FORMATS)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_is_asked_for_behind_the_name(tmp_path):
+    np.savez(tmp_path / "t.npz", indptr=[0, 1], indices=[2])
+    with pytest.raises(GraceError, match="of format npz has no parts; leave out #3"):
+        read(f"{tmp_path}/t.npz#3")
+    (tmp_path / "t.npz").rename(tmp_path / "t.npz#3")  # a file that is really named so
+    assert bags_of(read(f"{tmp_path}/t.npz#3")) == [[2]]
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b", b"\x1f\x8b\x08" + b"x" * 9])
+def test_damaged_packing_is_one_line(tmp_path, data):
+    (tmp_path / "t").write_bytes(data)
+    with pytest.raises(GraceError, match="fetch the file again") as caught:
+        read(tmp_path / "t")
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,290 @@
+"""Shards: one trace in many files, read by plain processes, held on disk where it must be.
+
+Flow: files -> *read_shards* -> Trace -> profile.  Each file is streamed in pieces; long bags
+can be capped and whole bags sampled on the way, and what that drops is counted. The result is
+the same for any cut into shards and any number of processes. A bag must not span two files
+(logs of interactions: all lines of a user in one shard).
+Shapes: B bags, B1 = B + 1, L ids.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.merge import cap_bags, check_alike, concatenate, merged_note, sample_bags
+from grace_torchrec.traces.readers import stream
+from grace_torchrec.traces.trace import Trace
+
+_ARRAYS = ("offsets_B1", "ids_L", "weights_L", "time_B", "split_L")
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """What may be left out of a large trace.
+
+    Attributes:
+        most_ids: Most ids of a bag; longer ones are sampled. None: no limit.
+        share: Share of the bags that is kept, above 0 and up to 1.
+        seed: Of both samples.
+
+    Raises:
+        GraceError: a value is out of range.
+    """
+
+    most_ids: int | None = None
+    share: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges once, before any file is opened."""
+        if self.most_ids is not None and self.most_ids < 1:
+            raise GraceError(f"shards: most_ids is {self.most_ids}; give 1 or more, or None")
+        if not 0 < self.share <= 1:
+            raise GraceError(f"shards: share is {self.share}; give a number above 0, up to 1")
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedTrace:
+    """A trace of several files, and what is not in it.
+
+    Attributes:
+        trace: The bags that are kept, in the order of the files.
+        bags_read: Bags of all files.
+        ids_read: Ids of all files.
+        bags_capped: Bags that lost ids to ``most_ids``, before bags were sampled.
+        ids_dropped: Ids they lost.
+        pairs_dropped: Pairs of ids that are not seen together any more for it.
+    """
+
+    trace: Trace
+    bags_read: int
+    ids_read: int
+    bags_capped: int
+    ids_dropped: int
+    pairs_dropped: int
+
+
+class _Piece(NamedTuple):
+    """Some bags of one file after capping, in memory or in a folder of arrays.
+
+    Attributes:
+        trace: The bags, or None where they are in ``folder``.
+        folder: See ``_saved``.
+        counts: Bags and ids read, bags capped, ids and pairs dropped.
+    """
+
+    trace: Trace | None
+    folder: str
+    counts: tuple[int, int, int, int, int]
+
+    def load(self) -> Trace:
+        """Return the bags; a folder is removed."""
+        return _loaded(self.folder) if self.trace is None else self.trace
+
+
+def shard_paths(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Replace each folder by its files, sorted by name; hidden files are left out.
+
+    Raises:
+        GraceError: there are no paths, or a folder has no files.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            found.append(os.fspath(path))
+            continue
+        files = sorted(f for f in Path(path).iterdir() if f.is_file() and f.name[0] not in "._")
+        if not files:
+            raise GraceError(f"{os.fspath(path)}: the folder has no files; give the shards")
+        found += map(str, files)
+    if not found:
+        raise GraceError("shards: there are no files; give at least one")
+    return found
+
+
+def read_shards(
+    paths: Sequence[str | os.PathLike[str]],
+    format: str | None = None,
+    *,
+    thinning: Thinning | None = None,
+    processes: int = 1,
+    folder: str | os.PathLike[str] | None = None,
+) -> ShardedTrace:
+    """Read the files of one trace, in their order.
+
+    Args:
+        paths: Files and folders of files; see :func:`shard_paths`.
+        format: As for :func:`grace_torchrec.traces.readers.read`; the same for all files.
+        thinning: What may be left out; None: nothing.
+        processes: How many plain processes read files at the same time. More than one are
+            spawned, so a script that calls this needs a ``__main__`` guard.
+        folder: Where the arrays of the result are kept, for traces larger than memory: they
+            are mapped, and the folder, one for each trace, must outlive it. None: in memory.
+
+    Raises:
+        GraceError: a file is refused, files do not fit together, a process died, or an
+            argument is out of range.
+        NotSupported: a format needs a library that is not installed.
+    """
+    files, thinning = shard_paths(paths), thinning or Thinning()
+    if processes < 1:
+        raise GraceError(f"shards: processes is {processes}; give 1 or more")
+    totals = np.zeros(5, np.int64)
+    try:
+        with tempfile.TemporaryDirectory(prefix="shards.", dir=folder) as spool:
+            kept = _kept(_pieces(files, format, thinning, processes, spool), thinning, totals)
+            trace = concatenate(kept) if folder is None else _on_disk(kept, Path(folder), spool)
+    except OSError as error:
+        place = folder or tempfile.gettempdir()
+        raise GraceError(
+            f"shards: {os.fspath(place)} cannot be written ({error.strerror}); give another folder"
+        ) from error
+    return ShardedTrace(trace, *(int(total) for total in totals))
+
+
+def _kept(
+    pieces: Iterator[_Piece], thinning: Thinning, totals: npt.NDArray[np.int64]
+) -> Iterator[Trace]:
+    """Yield the sampled bags of each piece and add up its counts."""
+    for piece in pieces:
+        yield sample_bags(piece.load(), thinning.share, thinning.seed, int(totals[0]))
+        totals += piece.counts
+
+
+def _pieces(
+    files: list[str], format: str | None, thinning: Thinning, processes: int, spool: str
+) -> Iterator[_Piece]:
+    """Yield the pieces of all files in order; with processes, through files in ``spool``."""
+    if processes == 1 or len(files) == 1:
+        for file in files:
+            yield from _capped(file, format, thinning)
+        return
+    with ProcessPoolExecutor(min(processes, len(files)), get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(_spool, file, format, thinning, f"{spool}/{number}")
+            for number, file in enumerate(files)
+        ]
+        try:
+            for job in jobs:
+                yield from job.result()
+        except BrokenProcessPool as error:
+            raise GraceError(
+                "shards: a process that read files ended (out of memory?); use fewer processes"
+            ) from error
+        finally:
+            for job in jobs:
+                job.cancel()
+
+
+def _capped(file: str, format: str | None, thinning: Thinning) -> Iterator[_Piece]:
+    """Yield the pieces of one file, long bags cut."""
+    for trace in stream(file, format):
+        if thinning.most_ids is None:
+            yield _Piece(trace, "", (trace.num_bags, trace.num_ids, 0, 0, 0))
+            continue
+        capped = cap_bags(trace, thinning.most_ids, thinning.seed)
+        dropped = (capped.bags_capped, capped.ids_dropped, capped.pairs_dropped)
+        yield _Piece(capped.trace, "", (trace.num_bags, trace.num_ids, *dropped))
+
+
+def _spool(file: str, format: str | None, thinning: Thinning, place: str) -> list[_Piece]:
+    """Save the pieces of one file below ``place``, in a process of its own."""
+    return [
+        _Piece(None, _saved(piece.load(), f"{place}.{number}"), piece.counts)
+        for number, piece in enumerate(_capped(file, format, thinning))
+    ]
+
+
+def _saved(trace: Trace, folder: str) -> str:
+    """Write the arrays of a trace into a new folder, each as an .npy file."""
+    Path(folder).mkdir()
+    for name in _ARRAYS:
+        if getattr(trace, name) is not None:
+            np.save(f"{folder}/{name}.npy", getattr(trace, name))
+    np.save(f"{folder}/num_items.npy", np.array(trace.num_items))
+    Path(folder, "note").write_text(trace.note, encoding="utf-8")
+    return folder
+
+
+def _loaded(folder: str) -> Trace:
+    """Read what ``_saved`` wrote and remove it."""
+    arrays = {file.stem: np.load(file) for file in Path(folder).glob("*.npy")}
+    note = Path(folder, "note").read_text(encoding="utf-8")
+    shutil.rmtree(folder)
+    return Trace(
+        arrays["offsets_B1"],
+        arrays["ids_L"],
+        int(arrays["num_items"]),
+        weights_L=arrays.get("weights_L"),
+        time_B=arrays.get("time_B"),
+        split_L=arrays.get("split_L"),
+        note=note,
+    )
+
+
+def _on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
+    """Join all traces in files of ``folder`` and map them; one piece at a time is in memory."""
+    pieces, kinds, sizes, largest = [], [], [], -1
+    for number, trace in enumerate(traces):
+        pieces.append(_saved(trace, f"{spool}/kept.{number}"))
+        kinds.append(trace.take(np.zeros(0, np.int64)))  # no bags, but types, items and note
+        sizes.append((trace.num_bags, trace.num_ids))
+        largest = max(largest, int(trace.ids_L.max(initial=-1)))
+    check_alike(kinds)
+    num_bags, num_ids = np.sum(sizes, axis=0).tolist()
+    offsets = np.zeros(num_bags + 1, np.int64)
+    joined = {
+        name: _new_file(
+            folder / f"{name}.npy",
+            _type(name, kinds, largest),
+            num_bags if name == "time_B" else num_ids,
+        )
+        for name in _ARRAYS[1:]
+        if getattr(kinds[0], name) is not None
+    }
+    bag, place = 0, 0
+    for piece in pieces:
+        trace = _loaded(piece)
+        offsets[bag + 1 : bag + 1 + trace.num_bags] = trace.offsets_B1[1:] + place
+        for name, array in joined.items():
+            first = bag if name == "time_B" else place
+            part = getattr(trace, name)
+            array[first : first + part.size] = part
+        bag, place = bag + trace.num_bags, place + trace.num_ids
+    return Trace(
+        offsets,
+        joined["ids_L"],
+        max(kind.num_items for kind in kinds),
+        weights_L=joined.get("weights_L"),
+        time_B=joined.get("time_B"),
+        split_L=joined.get("split_L"),
+        note=merged_note(kinds),
+    )
+
+
+def _new_file(path: Path, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
+    """Make a file of numbers and map it; one that is there may be mapped by another trace."""
+    if path.exists():
+        raise GraceError(f"{path}: exists already; give an empty folder for each trace")
+    if not size:
+        return np.zeros(0, dtype)  # an empty file cannot be mapped
+    mapped: npt.NDArray[Any] = np.lib.format.open_memmap(path, "w+", dtype, (size,))
+    return mapped
+
+
+def _type(name: str, kinds: list[Trace], largest: int) -> np.dtype[Any]:
+    """Return the type of the joined array, the one that concatenating in memory gives."""
+    if name == "ids_L":
+        return np.dtype(np.int32 if largest < 2**31 else np.int64)
+    return np.result_type(*(getattr(kind, name) for kind in kinds))
