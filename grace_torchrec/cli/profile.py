@@ -6,11 +6,14 @@ from pathlib import Path
 import click
 
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.readers import FORMATS, read
+from grace_torchrec.traces.readers import FORMATS
+from grace_torchrec.traces.shards import Thinning, read_shards
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument(
+    "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), help="Profile folder to write."
 )
@@ -27,17 +30,36 @@ from grace_torchrec.traces.readers import FORMATS, read
     type=click.Choice(sorted(FORMATS)),
     help="Default: by name and content.",
 )
+@click.option(
+    "--most-ids", type=click.IntRange(min=1), help="Cut longer bags to a sample of so many ids."
+)
+@click.option(
+    "--share", type=float, default=1.0, show_default=True, help="Share of the bags to keep."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="That read shards.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def profile(
-    trace: Path,
+    traces: tuple[Path, ...],
     out: Path,
     table: str,
     features: tuple[str, ...],
     trace_format: str | None,
+    most_ids: int | None,
+    share: float,
+    processes: int,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Read TRACE (npz, "user item item ...", one basket a line) and write a profile folder."""
-    bags = read(trace, trace_format)
+    """Read TRACE (a file, its shards or a folder of them) and write a profile folder."""
+    read = read_shards(
+        traces, trace_format, thinning=Thinning(most_ids, share), processes=processes
+    )
+    bags = read.trace
     recorded = Profile.from_trace(table, bags, features or (table.removeprefix("t_"),))
     recorded.save(out)
     summary = {
@@ -49,6 +71,11 @@ def profile(
         "items": bags.num_items,
         "pooling_factor": bags.pooling_factor,
         "fingerprint": recorded.fingerprint(),
+        "bags_read": read.bags_read,
+        "bags_capped": read.bags_capped,
+        "ids_dropped": read.ids_dropped,
+        "pairs_dropped": read.pairs_dropped,
+        "note": bags.note,
     }
     if as_json:
         click.echo(json.dumps(summary))

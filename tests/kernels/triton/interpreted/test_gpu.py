@@ -34,7 +34,7 @@ def call(table_of):
             [torch.from_numpy(t.hbm_RD) for t in numpy_of],
             [torch.from_numpy(t.host_RD) for t in numpy_of],
             [False, True],
-            [torch.from_numpy(t.item_code_N) for t in numpy_of],
+            [torch.from_numpy(t.codes) for t in numpy_of],
             [torch.from_numpy(t.hot_row_N) for t in numpy_of],
             [t.num_hbm_sums for t in numpy_of],
             policy, ["table 'a', feature 'f'", "table 'b', feature 'g'", "table 'a', feature 'h'"],
