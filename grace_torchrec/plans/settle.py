@@ -17,6 +17,7 @@ from grace_sharding.placement import Placement, TierUse
 from grace_sharding.table_reads import DoesNotFit
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.candidates import Choice, trimmed
+from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
 from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.pricing import Busy, Candidate, Mode, Part, place_candidates, price
 from grace_torchrec.plans.table_spec import TableSpec
@@ -195,6 +196,9 @@ def _table_plan(
     """Write the decision over one table down, with its reason."""
     sums = candidate.sums("all")
     used = candidate.mode != "stock" and bool(placement.hot_items.size or (sums and sums.num_sums))
+    in_line = _in_line(candidate, sums, memory, options) if used else None
+    if in_line is not None and not in_line.pays:
+        used, candidate.reason = False, in_line.reason
     if not used:
         placement, sums = _without_hot_rows(placement), None
     elif sums is None:
@@ -222,9 +226,22 @@ def _table_plan(
         sums=sums,
         placement=placement,
         lookup=lookup,
-        lookup_reason=_lookup_reason(used, lookup, options),
+        lookup_reason=in_line.reason if used and in_line else _lookup_reason(used, lookup, options),
         predicted=predicted,
     )
+
+
+def _in_line(
+    candidate: Candidate, sums: StoredSums | None, memory: MemoryModel, options: PlanOptions
+) -> InLine | None:
+    """Price rewriting on a CPU where it is in the way of every id, and nobody insists on it."""
+    if memory.hbm is not None or sums is None or options.lookup != "auto":
+        return None
+    if options.rewriting != "in_line":
+        return None
+    spec = candidate.spec
+    cut = candidate.reads("validation").cut
+    return in_line_on_cpu(spec.num_rows, spec.row_bytes, sums.num_sums, cut)
 
 
 def _reason(
