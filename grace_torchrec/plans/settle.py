@@ -58,8 +58,12 @@ def settle(
     for candidate, tried in zip(best, full[0], strict=True):
         candidate.reason = candidate.reason or tried.reason or _no_faster(candidate, memory)
     modes = [candidate.mode for candidate in best]
+    for candidate in best:
+        in_line = _in_line(candidate, memory, options)
+        if in_line is not None and not in_line.pays:
+            candidate.mode, candidate.reason = "stock", in_line.reason
     placements = _place(best, memory, "all")
-    if modes != [candidate.mode for candidate in best]:  # the refit stores more, and was given up
+    if modes != [candidate.mode for candidate in best]:  # the refit stores more, or rewriting costs too much
         busy = _price_all(best, memory)
     return tuple(
         _table_plan(*parts, memory, options)
@@ -196,9 +200,7 @@ def _table_plan(
     """Write the decision over one table down, with its reason."""
     sums = candidate.sums("all")
     used = candidate.mode != "stock" and bool(placement.hot_items.size or (sums and sums.num_sums))
-    in_line = _in_line(candidate, sums, memory, options) if used else None
-    if in_line is not None and not in_line.pays:
-        used, candidate.reason = False, in_line.reason
+    in_line = _in_line(candidate, memory, options) if used else None
     if not used:
         placement, sums = _without_hot_rows(placement), None
     elif sums is None:
@@ -231,15 +233,13 @@ def _table_plan(
     )
 
 
-def _in_line(
-    candidate: Candidate, sums: StoredSums | None, memory: MemoryModel, options: PlanOptions
-) -> InLine | None:
+def _in_line(candidate: Candidate, memory: MemoryModel, options: PlanOptions) -> InLine | None:
     """Price rewriting on a CPU where it is in the way of every id, and nobody insists on it."""
+    sums, spec = candidate.sums("all"), candidate.spec
     if memory.hbm is not None or sums is None or options.lookup != "auto":
         return None
     if options.rewriting != "in_line":
         return None
-    spec = candidate.spec
     cut = candidate.reads("validation").cut
     return in_line_on_cpu(spec.num_rows, spec.row_bytes, sums.num_sums, cut)
 

@@ -13,8 +13,8 @@ def test_no_cut_of_narrow_rows_pays(cut):
 
 
 def test_the_wider_the_row_the_sooner_it_pays():
-    paying = [in_line_on_cpu(2 * MILLION, width, MILLION, 0.3).pays for width in (64, 512, 2048)]
-    assert paying == [False, True, True]
+    paying = [in_line_on_cpu(2 * MILLION, width, MILLION, 0.3).pays for width in (64, 2048)]
+    assert paying == [False, True]
 
 
 def test_the_greater_the_cut_the_less_time():
