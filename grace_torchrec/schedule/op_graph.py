@@ -29,6 +29,7 @@ class Op:
         nodes: Names of its graph nodes: the computation first, then its views.
         reads: Resources it reads (weights under delta).
         writes: Resources it writes (mutable caches).
+        in_place_of: Place of the operator whose output it overwrites; -1 if it has its own.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Op:
     nodes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    in_place_of: int = -1
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class OpGraph:
         digest = hashlib.sha256()
         for op in self.ops:
             digest.update(repr((op.kind, op.needs, op.target, op.reads, op.writes)).encode())
+            if op.in_place_of >= 0:
+                digest.update(f"in place of {op.in_place_of}".encode())
         return digest.hexdigest()[:16]
 
     def with_resources(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.schedule.op_graph import Op, OpGraph, order_by_resource
@@ -21,7 +21,7 @@ from grace_torchrec.schedule.op_graph import Op, OpGraph, order_by_resource
 LEAVES = ("EmbeddingBagCollection", "EmbeddingCollection", "QuantEmbeddingBagCollection")
 VIEWS = frozenset(
     "getitem getattr view unsqueeze squeeze transpose permute expand flatten reshape t "
-    "size dim narrow split unbind chunk to_dict values keys offsets lengths stride".split()
+    "contiguous to float detach Identity size dim narrow split unbind chunk to_dict values keys offsets lengths stride".split()
 )
 GEMMS = frozenset(
     "linear matmul mm bmm addmm baddbmm einsum scaled_dot_product_attention "
@@ -67,29 +67,34 @@ def trace(model: nn.Module, leaves: Iterable[str] = LEAVES) -> fx.GraphModule:
     return fx.GraphModule(model, graph, type(model).__name__)
 
 
-def op_graph(gm: fx.GraphModule, name: str | None = None) -> OpGraph:
+def op_graph(
+    gm: fx.GraphModule, name: str | None = None, aliases: Iterable[str] = ()
+) -> OpGraph:
     """Return the operators of a traced model.
 
     Args:
         gm: The traced model.
         name: Of the graph; default: that of its class.
+        aliases: Nodes whose output lies in the memory of an input (see :func:`find_aliases`).
     """
     owner: dict[fx.Node, int | None] = {}  # the operator whose memory a node shows
     writer: dict[int, int] = {}  # operator -> the last one that wrote its memory in place
     readers: dict[int, list[int]] = {}
     ops: list[Op] = []
+    aliases = frozenset(aliases)
     for node in gm.graph.nodes:
         given = [owner[n] for n in node.all_input_nodes]
         bases = list(dict.fromkeys(base for base in given if base is not None))
         if node.op in ("placeholder", "get_attr", "output"):
             owner[node] = None
             continue
-        if is_view(node) and len(bases) <= 1:
+        written = _written_inputs(gm, node)
+        if not written and (is_view(node) or node.name in aliases) and len(bases) <= 1:
             owner[node] = bases[0] if bases else None
             if bases:
                 ops[bases[0]] = replace(ops[bases[0]], nodes=(*ops[bases[0]].nodes, node.name))
             continue
-        place, written = len(ops), _written_inputs(gm, node)
+        place = len(ops)
         needs = {writer.get(base, base) for base in bases}
         for base in {owner[n] for n in written} - {None}:
             assert base is not None
@@ -97,10 +102,45 @@ def op_graph(gm: fx.GraphModule, name: str | None = None) -> OpGraph:
             writer[base] = place
         for base in bases:
             readers.setdefault(base, []).append(place)
-        ops.append(_operator(gm, node, tuple(sorted(needs - {place}))))
         kept = owner[written[0]] if written else None
+        op = _operator(gm, node, tuple(sorted(needs - {place})))
+        ops.append(op if kept is None else replace(op, in_place_of=kept))
         owner[node] = place if kept is None else kept
     return OpGraph(name or type(gm).__name__, order_by_resource(ops))
+
+
+def find_aliases(gm: fx.GraphModule, example: tuple[Any, ...]) -> set[str]:
+    """Run a model once; return the nodes that hand on the memory of an input.
+
+    Args:
+        gm: The traced model.
+        example: Positional arguments of one batch.
+    """
+    run = _Storages(gm)
+    with torch.inference_mode():
+        run.run(*example)
+    return {
+        node.name
+        for node, own in run.found.items()
+        if own & set().union(*(run.found[n] for n in node.all_input_nodes))
+    }
+
+
+class _Storages(fx.Interpreter):
+    """Runs a graph and keeps the storages of every node's tensors alive and known."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.found: dict[fx.Node, set[int]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node."""
+        value = super().run_node(n)
+        tensors = torch.utils._pytree.tree_leaves(value)
+        self.found[n] = {
+            t.untyped_storage().data_ptr() for t in tensors if isinstance(t, Tensor) and t.numel()
+        }
+        return value
 
 
 def is_view(node: fx.Node) -> bool:
