@@ -19,7 +19,8 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 
-RANGE_PREFIX = "grace.op:"
+RANGE_PREFIX = "grace.op:"  # one run of an operator
+VIEW_PREFIX = "grace.view:"  # what its views launch is added to it
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def stats_of_launches(
     by_thread: dict[int, list[Range]] = defaultdict(list)
     rounds: dict[str, int] = defaultdict(int)
     for found in ranges:
-        if found.name.startswith(RANGE_PREFIX):
+        if found.name.startswith((RANGE_PREFIX, VIEW_PREFIX)):
             by_thread[found.thread].append(found)
             rounds[found.name.removeprefix(RANGE_PREFIX)] += 1
     for marked in by_thread.values():
@@ -91,13 +92,17 @@ def stats_of_launches(
         kernel = ran.get(launch.correlation)
         if inside is None or kernel is None:
             continue
-        name = inside.name.removeprefix(RANGE_PREFIX)
+        name = inside.name.partition(":")[2]
         time_us[name] += kernel.duration_us
         host_us[name] += launch.duration_us
         grid[name] = max(grid[name], kernel.grid)
     stats = []
     for place, op in enumerate(graph.ops):
-        runs = _runs(op.nodes, op.name, rounds)
+        runs = rounds[op.name]
+        if not runs:
+            raise GraceError(
+                f"profile: no range {RANGE_PREFIX}{op.name}; mark every operator's run"
+            )
         size = bytes_out[place] if bytes_out else 0
         stats.append(
             OpStat(time_us[op.name] / runs, host_us[op.name] / runs, grid[op.name], size)
@@ -188,9 +193,3 @@ def _range_of(marked: Sequence[Range], at_us: float) -> Range | None:
     place = bisect.bisect_right(marked, at_us, key=lambda r: r.begin_us) - 1
     return marked[place] if place >= 0 and at_us <= marked[place].end_us else None
 
-
-def _runs(nodes: Sequence[str], name: str, rounds: dict[str, int]) -> float:
-    """Return how often an operator ran: each of its nodes has a range a run."""
-    if not rounds.get(name):
-        raise GraceError(f"profile: no range {RANGE_PREFIX}{name}; mark every operator's run")
-    return rounds[name] / max(len(nodes), 1) if rounds[name] >= len(nodes) > 0 else 1.0

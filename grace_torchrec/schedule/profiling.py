@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from grace_torchrec.errors import NotSupported
-from grace_torchrec.schedule.launches import RANGE_PREFIX, from_chrome_trace
+from grace_torchrec.schedule.launches import RANGE_PREFIX, VIEW_PREFIX, from_chrome_trace
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 
@@ -41,7 +41,9 @@ class TimedRun(fx.Interpreter):
         """Run and time one node."""
         mark = nullcontext()
         if self.ranges and n.name in self.owner:
-            mark = torch.profiler.record_function(RANGE_PREFIX + self.owner[n.name])
+            own = self.owner[n.name]
+            prefix = RANGE_PREFIX if own == n.name else VIEW_PREFIX
+            mark = torch.profiler.record_function(prefix + own)
         with mark:
             begin = time.perf_counter()
             value = super().run_node(n)

@@ -122,7 +122,7 @@ def find_aliases(gm: fx.GraphModule, example: tuple[Any, ...]) -> set[str]:
     return {
         node.name
         for node, own in run.found.items()
-        if own & set().union(*(run.found[n] for n in node.all_input_nodes))
+        if node.op != "output" and own & set().union(*(run.found[n] for n in node.all_input_nodes))
     }
 
 
