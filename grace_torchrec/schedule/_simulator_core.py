@@ -1,0 +1,447 @@
+"""The simulator's event loop, compiled.
+
+Flow: a model's operators, a policy, a load -> *run* -> latencies.  Each query has a host thread that
+prepares one ready operator at a time, one driver lock that launches them, streams that run their
+operators in order, processors that running operators share by their grids, and cache locks that
+lengthen an embedding operator for every other holder.
+Shapes: n operators, Q query slots, S streams, E events.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+ARRIVAL, PREPARED, LAUNCHED, READY = 0, 1, 2, 3  # kinds of events
+SINGLE, BY_QUERY, ROUND_ROBIN, CHAIN, MONITOR, BLIND = range(6)  # placements
+ASYNC, NAIVE, EVENTS = range(3)  # how an operator learns that its inputs are there
+# clock: now, virtual time, area of busy processors, driver time, monitor error, operators timed
+NOW, VIRTUAL, BUSY, DRIVER, ERROR = range(5)
+# count: events, sequence, demand, running, driver head, driver size, driver busy, started, finished,
+#        previous start, previous now, contended, embeddings, timed, waiting head, waiting tail
+(HEAP, SEQUENCE, DEMAND, RUNNING, LINE_HEAD, LINE_SIZE, LINE_BUSY, STARTED, FINISHED, START, LAST,
+ CONTENDED, EMBEDDINGS, TIMED, WAIT_HEAD, WAIT_TAIL) = range(16)  # fmt: skip
+
+
+class Model(NamedTuple):
+    """Operators: times, grids, lock (-1: none), place among embeddings, chain, priority, CSR."""
+
+    time_n: np.ndarray
+    grid_n: np.ndarray
+    lock_n: np.ndarray
+    turn_n: np.ndarray
+    chain_n: np.ndarray
+    key_n: np.ndarray
+    need_ptr: np.ndarray
+    needs: np.ndarray
+    user_ptr: np.ndarray
+    users: np.ndarray
+
+
+class Rules(NamedTuple):
+    """A policy and the machine's numbers; see Policy and Calibration in simulator.py."""
+
+    placement: int
+    sync: int
+    urgent_first: int
+    avoid_locks: int
+    start_rule: int
+    streams: int
+    processors: int
+    framework_us: float
+    driver_us: float
+    decision_us: float
+    event_us: float
+    sync_us: float
+    gap_us: float
+    wait_us: float
+    lock_factor: float
+    interference: float
+    threshold: float
+    jitter: float
+    tables: int
+
+
+class State(NamedTuple):
+    """Everything that changes."""
+
+    clock: np.ndarray
+    count: np.ndarray
+    event_time: np.ndarray
+    event_what: np.ndarray
+    queue: np.ndarray  # [S, cap, 2] slot and operator
+    queue_us: np.ndarray  # [S, cap, 2] duration, predicted end
+    head_S: np.ndarray
+    tail_S: np.ndarray
+    run_op: np.ndarray  # [S, 2] slot and operator that runs, -1 none
+    run_end: np.ndarray  # virtual end
+    run_predicted: np.ndarray
+    backlog_S: np.ndarray
+    holders: np.ndarray  # running holders of each lock
+    queued: np.ndarray  # [S, locks] queued or running users of each lock
+    done: np.ndarray  # [Q, n]
+    missing: np.ndarray
+    stream_of: np.ndarray
+    ready_key: np.ndarray  # [Q, n], inf: not ready
+    left: np.ndarray
+    born: np.ndarray
+    number: np.ndarray
+    first: np.ndarray  # rotation of the embeddings
+    order: np.ndarray  # operators that became ready so far
+    preparing: np.ndarray
+    line: np.ndarray  # driver queue
+    latency: np.ndarray
+    waiting: np.ndarray  # arrivals without a slot
+
+
+def _push_event(st, time, kind, a, b, c):
+    """Add an event to the heap."""
+    place = st.count[HEAP]
+    st.count[HEAP] += 1
+    st.count[SEQUENCE] += 1
+    while place > 0:
+        above = (place - 1) >> 1
+        if st.event_time[above] <= time:
+            break
+        st.event_time[place] = st.event_time[above]
+        st.event_what[place] = st.event_what[above]
+        place = above
+    st.event_time[place] = time
+    st.event_what[place, 0], st.event_what[place, 1] = kind, a
+    st.event_what[place, 2], st.event_what[place, 3] = b, c
+
+
+def _drop_event(st):
+    """Remove the first event from the heap."""
+    st.count[HEAP] -= 1
+    size = st.count[HEAP]
+    time = st.event_time[size]
+    what = st.event_what[size].copy()
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= size:
+            break
+        if below + 1 < size and st.event_time[below + 1] < st.event_time[below]:
+            below += 1
+        if time <= st.event_time[below]:
+            break
+        st.event_time[place] = st.event_time[below]
+        st.event_what[place] = st.event_what[below]
+        place = below
+    st.event_time[place] = time
+    st.event_what[place] = what
+
+
+def _rate(st, rules):
+    """Return the speed at which every running operator gets on."""
+    speed = 1.0
+    if st.count[DEMAND] > rules.processors:
+        speed = rules.processors / st.count[DEMAND]
+    if st.count[RUNNING] > 1:
+        speed /= 1 + rules.interference * (st.count[RUNNING] - 1)
+    return speed
+
+
+def _advance(st, rules, time):
+    """Move the clocks to ``time``."""
+    passed = time - st.clock[NOW]
+    st.clock[VIRTUAL] += passed * rate(st, rules)
+    st.clock[BUSY] += passed * min(st.count[DEMAND], rules.processors)
+    st.clock[NOW] = time
+
+
+def _pump(st, model, rules, stream):
+    """Start the next operator of an idle stream if what it waits for is done."""
+    if st.run_op[stream, 0] >= 0 or st.head_S[stream] == st.tail_S[stream]:
+        return
+    place = st.head_S[stream] % st.queue.shape[1]
+    slot, op = st.queue[stream, place]
+    waits = False
+    for at in range(model.need_ptr[op], model.need_ptr[op + 1]):
+        need = model.needs[at]
+        if not st.done[slot, need]:
+            return
+        waits |= st.stream_of[slot, need] != stream
+    st.head_S[stream] += 1
+    length = st.queue_us[stream, place, 0] + rules.gap_us
+    if waits:
+        length += rules.wait_us
+    lock = model.lock_n[op]
+    if lock >= 0:
+        st.count[EMBEDDINGS] += 1
+        if st.holders[lock] > 0:
+            st.count[CONTENDED] += 1
+            length += model.time_n[op] * rules.lock_factor * st.holders[lock]
+        st.holders[lock] += 1
+    st.count[DEMAND] += min(model.grid_n[op], rules.processors)
+    st.count[RUNNING] += 1
+    st.run_op[stream, 0], st.run_op[stream, 1] = slot, op
+    st.run_end[stream] = st.clock[VIRTUAL] + length
+    st.run_predicted[stream] = st.queue_us[stream, place, 1]
+
+
+def _become_ready(st, model, rules, slot, op):
+    """An operator may be launched: put it where its policy takes it from."""
+    st.order[slot] += 1
+    key = float(st.order[slot])
+    if rules.urgent_first:
+        if model.lock_n[op] >= 0 or model.turn_n[op] >= 0:
+            key = 1e6 + (model.turn_n[op] - st.first[slot]) % rules.tables
+        else:
+            key = -1e3 * model.key_n[op] + 1e-3 * st.order[slot]
+    st.ready_key[slot, op] = key
+
+
+def _prepare(st, model, rules, slot):
+    """The query's host thread takes its next ready operator."""
+    if st.preparing[slot]:
+        return
+    op = -1
+    for candidate in range(model.time_n.size):
+        if st.ready_key[slot, candidate] < np.inf:
+            if op < 0 or st.ready_key[slot, candidate] < st.ready_key[slot, op]:
+                op = candidate
+    if op < 0:
+        return
+    st.ready_key[slot, op] = np.inf
+    st.preparing[slot] = True
+    spread = np.random.uniform(1 - rules.jitter, 1 + rules.jitter)
+    push_event(st, st.clock[NOW] + rules.framework_us * spread, PREPARED, slot, op, 0)
+
+
+def _begin_query(st, model, rules, slot, number, born):
+    """A query gets a slot and a host thread."""
+    st.count[STARTED] += 1
+    tables = rules.tables
+    if rules.start_rule == 0:
+        first = (st.count[LAST] + tables // 2) % tables
+    elif rules.start_rule == 1:
+        first = (st.count[LAST] + 1) % tables
+    elif rules.start_rule == 2:
+        first = (st.count[START] + st.count[LAST] + 1) % tables
+    elif rules.start_rule == 3:
+        first = (st.count[LAST] - st.count[START]) % tables
+    else:
+        first = 0
+    st.count[START] = st.count[LAST] = first
+    st.first[slot], st.number[slot], st.born[slot] = first, number, born
+    st.left[slot], st.order[slot] = model.time_n.size, 0
+    st.preparing[slot] = False
+    st.done[slot] = False
+    st.stream_of[slot] = -1
+    st.ready_key[slot] = np.inf
+    for op in range(model.time_n.size):
+        st.missing[slot, op] = model.need_ptr[op + 1] - model.need_ptr[op]
+        if st.missing[slot, op] == 0:
+            become_ready(st, model, rules, slot, op)
+    prepare(st, model, rules, slot)
+
+
+def _idle_stream(st, model, rules, slot, op):
+    """Return an idle stream, best one that ran what the operator needs; -1 if none is idle."""
+    found = -1
+    for stream in range(rules.streams):
+        if st.run_op[stream, 0] < 0 and st.head_S[stream] == st.tail_S[stream]:
+            if found < 0:
+                found = stream
+            for at in range(model.need_ptr[op], model.need_ptr[op + 1]):
+                if st.stream_of[slot, model.needs[at]] == stream:
+                    return stream
+    return found
+
+
+def _shortest(st, rules, among_lock, without):
+    """Return the stream that is expected to finish first; -1 if none qualifies.
+
+    ``among_lock`` >= 0 takes only streams that hold the lock; ``without`` leaves one stream out.
+    """
+    best = -1
+    for stream in range(rules.streams):
+        if stream == without or (among_lock >= 0 and st.queued[stream, among_lock] == 0):
+            continue
+        if best < 0 or st.backlog_S[stream] < st.backlog_S[best]:
+            best = stream
+    return best
+
+
+def _choose(st, model, rules, slot, op):
+    """Return the stream of an operator."""
+    number = st.number[slot]
+    if rules.placement == SINGLE:
+        return 0
+    lock = model.lock_n[op]
+    if rules.avoid_locks and lock >= 0:
+        st.count[LAST] = model.turn_n[op]
+        held = shortest(st, rules, lock, -1)
+        if held >= 0:
+            return held
+    if rules.placement == BY_QUERY:
+        return number % rules.streams
+    if rules.placement == ROUND_ROBIN:
+        return (op + number) % rules.streams
+    if rules.placement == CHAIN:
+        return (model.chain_n[op] + number) % rules.streams
+    if rules.placement == BLIND:
+        return st.count[SEQUENCE] % rules.streams
+    if rules.avoid_locks and lock >= 0:
+        return shortest(st, rules, -1, -1)
+    idle = idle_stream(st, model, rules, slot, op)
+    if idle >= 0 or rules.streams == 1:
+        return max(idle, 0)
+    first = shortest(st, rules, -1, -1)
+    load = st.count[DEMAND] + model.grid_n[op]
+    if st.run_op[first, 0] >= 0:
+        load -= min(model.grid_n[st.run_op[first, 1]], rules.processors)
+    if load / rules.processors > rules.threshold:
+        return shortest(st, rules, -1, first)
+    return first
+
+
+def _drive(st, model, rules):
+    """The driver lock takes the next prepared operator."""
+    if st.count[LINE_BUSY] or st.count[LINE_SIZE] == 0:
+        return
+    place = st.count[LINE_HEAD] % st.line.shape[0]
+    slot, op = st.line[place, 0], st.line[place, 1]
+    st.count[LINE_HEAD] += 1
+    st.count[LINE_SIZE] -= 1
+    st.count[LINE_BUSY] = 1
+    stream = choose(st, model, rules, slot, op)
+    cost = rules.driver_us
+    if rules.placement == MONITOR or rules.avoid_locks or rules.urgent_first:
+        cost += rules.decision_us
+    if rules.sync == EVENTS:
+        foreign = 0
+        for at in range(model.need_ptr[op], model.need_ptr[op + 1]):
+            foreign += st.stream_of[slot, model.needs[at]] != stream
+        cost += rules.event_us * min(foreign, rules.streams - 1) + rules.event_us * (foreign > 0)
+    st.stream_of[slot, op] = stream
+    st.backlog_S[stream] += model.time_n[op] + rules.gap_us
+    if model.lock_n[op] >= 0:
+        st.queued[stream, model.lock_n[op]] += 1
+    st.clock[DRIVER] += cost
+    push_event(st, st.clock[NOW] + cost, LAUNCHED, slot, op, stream)
+
+
+def _launched(st, model, rules, slot, op, stream):
+    """An operator is in its stream's queue; without naive waiting its users are ready."""
+    st.count[LINE_BUSY] = 0
+    st.preparing[slot] = False
+    place = st.tail_S[stream] % st.queue.shape[1]
+    st.tail_S[stream] += 1
+    st.queue[stream, place, 0], st.queue[stream, place, 1] = slot, op
+    spread = np.random.uniform(1 - rules.jitter, 1 + rules.jitter)
+    st.queue_us[stream, place, 0] = model.time_n[op] * spread
+    st.queue_us[stream, place, 1] = st.clock[NOW] + st.backlog_S[stream]
+    pump(st, model, rules, stream)
+    if rules.sync != NAIVE:
+        for at in range(model.user_ptr[op], model.user_ptr[op + 1]):
+            user = model.users[at]
+            st.missing[slot, user] -= 1
+            if st.missing[slot, user] == 0:
+                become_ready(st, model, rules, slot, user)
+    drive(st, model, rules)
+    prepare(st, model, rules, slot)
+
+
+def _finish(st, model, rules, stream):
+    """The operator that runs on a stream is done; return its slot if its query is done, else -1."""
+    slot, op = st.run_op[stream]
+    st.run_op[stream, 0] = -1
+    st.count[DEMAND] -= min(model.grid_n[op], rules.processors)
+    st.count[RUNNING] -= 1
+    lock = model.lock_n[op]
+    if lock >= 0:
+        st.holders[lock] -= 1
+        st.queued[stream, lock] -= 1
+    st.backlog_S[stream] -= model.time_n[op] + rules.gap_us
+    st.clock[ERROR] += abs(st.clock[NOW] - st.run_predicted[stream])
+    st.count[TIMED] += 1
+    st.done[slot, op] = True
+    st.left[slot] -= 1
+    if rules.sync == NAIVE:
+        for at in range(model.user_ptr[op], model.user_ptr[op + 1]):
+            user = model.users[at]
+            st.missing[slot, user] -= 1
+            if st.missing[slot, user] == 0:
+                push_event(st, st.clock[NOW] + rules.sync_us, READY, slot, user, 0)
+    if st.left[slot] > 0:
+        return -1
+    st.latency[st.number[slot]] = st.clock[NOW] - st.born[slot]
+    st.count[FINISHED] += 1
+    return slot
+
+
+def _handle(st, model, rules, free_slot):
+    """Carry out the first event; return the slot that an arrival took, else -1."""
+    kind, a, b, c = st.event_what[0]
+    drop_event(st)
+    if kind == ARRIVAL:
+        if free_slot < 0:
+            st.waiting[st.count[WAIT_TAIL]] = st.clock[NOW]
+            st.count[WAIT_TAIL] += 1
+            return -1
+        begin_query(st, model, rules, free_slot, st.count[STARTED], st.clock[NOW])
+        return free_slot
+    if kind == PREPARED:
+        place = (st.count[LINE_HEAD] + st.count[LINE_SIZE]) % st.line.shape[0]
+        st.line[place, 0], st.line[place, 1] = a, b
+        st.count[LINE_SIZE] += 1
+        drive(st, model, rules)
+    elif kind == LAUNCHED:
+        launched(st, model, rules, a, b, c)
+    else:
+        become_ready(st, model, rules, a, b)
+        prepare(st, model, rules, a)
+    return -1
+
+
+def _run(st, model, rules, arrivals, closed, seed):
+    """Simulate until every query is done; latencies are in ``st.latency`` by number of query."""
+    np.random.seed(seed)
+    slots, total = st.left.size, st.latency.size
+    for at in range(arrivals.size):
+        push_event(st, arrivals[at], ARRIVAL, 0, 0, 0)
+    while st.count[FINISHED] < total:
+        soonest = -1
+        for stream in range(rules.streams):
+            if st.run_op[stream, 0] >= 0 and (
+                soonest < 0 or st.run_end[stream] < st.run_end[soonest]
+            ):
+                soonest = stream
+        ends = np.inf
+        if soonest >= 0:
+            left = max(st.run_end[soonest] - st.clock[VIRTUAL], 0.0)
+            ends = st.clock[NOW] + left / rate(st, rules)
+        if st.count[HEAP] > 0 and st.event_time[0] < ends:
+            advance(st, rules, st.event_time[0])
+            free = -1
+            if st.event_what[0, 0] == ARRIVAL:
+                for slot in range(slots):
+                    if st.left[slot] == 0:
+                        free = slot
+                        break
+            handle(st, model, rules, free)
+            continue
+        advance(st, rules, ends)
+        slot = finish(st, model, rules, soonest)
+        if slot >= 0:
+            if closed and st.count[STARTED] < total:
+                begin_query(st, model, rules, slot, st.count[STARTED], st.clock[NOW])
+            elif st.count[WAIT_HEAD] < st.count[WAIT_TAIL]:
+                born = st.waiting[st.count[WAIT_HEAD]]
+                st.count[WAIT_HEAD] += 1
+                begin_query(st, model, rules, slot, st.count[STARTED], born)
+        for stream in range(rules.streams):
+            pump(st, model, rules, stream)
+
+
+_compiled = numba.njit(cache=True, nogil=True)
+push_event, drop_event = _compiled(_push_event), _compiled(_drop_event)
+rate, advance, pump = _compiled(_rate), _compiled(_advance), _compiled(_pump)
+become_ready, prepare = _compiled(_become_ready), _compiled(_prepare)
+begin_query, idle_stream = _compiled(_begin_query), _compiled(_idle_stream)
+shortest, choose, drive = _compiled(_shortest), _compiled(_choose), _compiled(_drive)
+launched, finish, handle = _compiled(_launched), _compiled(_finish), _compiled(_handle)
+run = _compiled(_run)
