@@ -3,7 +3,7 @@
     python -m bench.scheduling.costs [cpu|a30]
 
 Flow: bundled models -> *bench/data/costs/NAME.json* (every operator measured on a CPU, batch 512)
-and *NAME_a30.json* (estimated for the paper's GPU, batch 64) -> the cases.
+and *NAME_a30.json* (estimated for the paper's GPU, batch 16) -> the cases.
 """
 
 import sys
@@ -18,7 +18,7 @@ from grace_torchrec.schedule.roofline import A30, roofline
 from grace_torchrec.schedule.tracing import op_graph, trace
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "costs"
-CPU_BATCH, GPU_BATCH, ROUNDS = 512, 64, 40
+CPU_BATCH, GPU_BATCH, ROUNDS = 512, 16, 40
 
 
 def load_costs(name: str, device: str = "") -> CostFile:

@@ -104,7 +104,8 @@ class CudaBackend:
             caches); the caller's stream waits for it at the end.
         record_streams: Fall back to ``record_stream`` instead of the tensor pool, for values
             that others may let go of.
-        pool_bytes: Budget of the tensor pool, all streams together.
+        pool_bytes: Budget of the tensor pool, all streams together (of each host thread, if not
+            shared).
 
     Raises:
         NotSupported: there is no GPU, or PyTorch has not so many different streams.
@@ -127,14 +128,14 @@ class CudaBackend:
             )
         self.streams = [torch.cuda.Stream() for _ in range(num_streams)]
         self.shared, self.record_streams = shared, record_streams
-        self.pool = EpochPool(
-            _record_current, lambda event: bool(event.query()), pool_bytes, num_streams
-        )
+        self.pool_bytes = pool_bytes
         self.lock = threading.Lock()
         self.local = _Local()
+        self.shared_pool = self._new_pool()
 
     def begin(self) -> None:
         """Keep the caller's stream; a shared stream 0 waits for it."""
+        self.local.current = 0
         self.local.caller = torch.cuda.current_stream()
         if self.shared:
             self.streams[0].wait_stream(self.local.caller)
@@ -143,6 +144,7 @@ class CudaBackend:
     def use(self, stream: int) -> None:
         """Change the current stream."""
         own = stream or self.shared
+        self.local.current = stream
         torch.cuda.set_stream(self.streams[stream] if own else self.local.caller)
 
     def record(self, event: int) -> None:
@@ -165,9 +167,29 @@ class CudaBackend:
                 for stream in (*self.streams, torch.cuda.current_stream()):
                     tensor.record_stream(stream)
             return
-        with self.lock:
-            for tensor in tensors:
-                self.pool.retire(tensor, tensor.nbytes, 0)
+        if self.shared:
+            with self.lock:
+                for tensor in tensors:
+                    self.shared_pool.retire(tensor, tensor.nbytes, self.local.current)
+            return
+        if self.local.pool is None:  # each caller has a stream 0 of its own
+            self.local.pool = self._new_pool()
+        for tensor in tensors:
+            self.local.pool.retire(tensor, tensor.nbytes, self.local.current)
+
+    def _new_pool(self) -> EpochPool:
+        """Return an empty tensor pool."""
+        return EpochPool(
+            self._record_on, lambda event: bool(event.query()), self.pool_bytes, len(self.streams),
+            synchronize=lambda event: event.synchronize(),
+        )  # fmt: skip
+
+    def _record_on(self, stream: int) -> Any:
+        """Return an event recorded now on a stream, for the tensor pool."""
+        own = stream or self.shared or self.local.caller is None
+        event = torch.cuda.Event()
+        event.record(self.streams[stream] if own else self.local.caller)
+        return event
 
     def end(self) -> None:
         """Give the caller its stream back."""
@@ -185,13 +207,6 @@ class _Local(threading.local):
 
     def __init__(self) -> None:
         self.caller: Any = None
+        self.current = 0
+        self.pool: EpochPool | None = None
         self.events: dict[int, Any] = {}
-
-
-def _record_current(stream: int) -> Any:
-    """Return an event recorded on the current stream."""
-    event = torch.cuda.Event()
-    event.record()
-    return event
-
-

@@ -4,8 +4,8 @@ Flow: Schedule -> *Steps* -> GraphModule (:mod:`grace_torchrec.schedule.graph_mo
 Stream 0 is the caller's.  The other streams first wait for it (fork) unless something they wait
 for already did; at the end it has waited for all of them (join).  Memory belongs to the stream
 of the operator that made it: a stream may hand it out again as soon as the host lets go, so the
-host keeps a value that another stream reads until its own stream knows that the reader is done.  What no stream
-learns before the end goes to the tensor pool (several queries may share the streams).
+host keeps a value that another stream reads until its own stream knows that the reader is done, or hands it to the
+tensor pool once the current stream knows (a stream that never waits again would learn too late).
 """
 
 from collections.abc import Hashable, Iterable
@@ -54,7 +54,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Retire:
-    """The host hands values to the tensor pool, which keeps them until stream 0 got this far."""
+    """The host hands values to the tensor pool, which keeps them until the current stream got here."""
 
     ops: tuple[int, ...]
 
@@ -186,15 +186,26 @@ class _Lowering:
             self.held = [base for base in self.held if base not in free]
 
     def _read(self, op: int) -> None:
-        """Note that an operator has read its inputs; the host must hold some of them longer."""
-        for base in {self.owner[need] for need in self.schedule.graph.ops[op].needs}:
+        """Note that an operator has read its inputs; hold or hand on what others own."""
+        here = self.known[self.current]
+        retired = []
+        for base in sorted({self.owner[need] for need in self.schedule.graph.ops[op].needs}):
             self.unread[base] -= 1
-            if not self.unread[base] and not self._is_free(base):
+            if self.unread[base] or self._is_free(base):
+                continue
+            if self._knows(here, base):
+                retired.append(base)
+            else:
                 self.held.append(base)
+        if retired:
+            self.steps.append(Retire(tuple(retired)))
 
     def _is_free(self, base: int) -> bool:
         """Return whether the stream that owns a value knows that all its readers are done."""
-        here = self.known[self.schedule.stream_n[base]]
+        return self._knows(self.known[self.schedule.stream_n[base]], base)
+
+    def _knows(self, here: list[int], base: int) -> bool:
+        """Return whether a stream's knowledge covers all readers of a value."""
         return all(
             here[self.schedule.stream_n[reader]] >= self.clock[reader]
             for reader in self.readers[base]

@@ -7,7 +7,7 @@ with one event; the text does not say whether its 64 MB are for each stream.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from grace_torchrec.errors import GraceError
@@ -16,9 +16,9 @@ from grace_torchrec.errors import GraceError
 class EpochPool:
     """Keeps values of each stream until an event recorded after them is done.
 
-    A stream's epoch is sealed when it holds its share of the budget; when the budget is full, every
-    open epoch is sealed and the oldest are waited for, so no more than the budget and the value
-    that filled it are ever held.
+    Half of the budget is shared out as open epochs, one a stream; an epoch that fills its share is
+    sealed with one event.  The other half holds sealed epochs; where they need more, the oldest
+    are waited for.  So no more than the budget and the value that filled an epoch is ever held.
 
     Args:
         record: Returns an event recorded now on a stream.
@@ -28,8 +28,7 @@ class EpochPool:
         synchronize: Waits for an event; default: ask until it is done.
 
     Attributes:
-        held_bytes: Bytes held now.
-        peak_bytes: Most bytes held so far.
+        peak_bytes: Most bytes held so far, taken when epochs are sealed.
         events: Events recorded so far.
 
     Raises:
@@ -49,12 +48,17 @@ class EpochPool:
                 f"tensor pool: {budget_bytes} bytes for {num_streams} streams; give one or more"
             )
         self.record, self.is_done, self.synchronize = record, is_done, synchronize
-        self.budget_bytes = budget_bytes
-        self.epoch_bytes = max(1, budget_bytes // (2 * num_streams))  # half open, half sealed
-        self.open: dict[int, list[Hashable]] = {}
-        self.bytes_of: dict[int, int] = {}
-        self.sealed: deque[tuple[Any, list[Hashable], int]] = deque()
-        self.held_bytes = self.peak_bytes = self.events = 0
+        self.sealed_most = budget_bytes // 2
+        self.epoch_bytes = max(1, budget_bytes // (2 * num_streams))
+        self.values: list[list[Any]] = [[] for _ in range(num_streams)]
+        self.bytes = [0] * num_streams
+        self.sealed: deque[tuple[Any, list[Any], int]] = deque()
+        self.sealed_bytes = self.peak_bytes = self.events = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held now."""
+        return self.sealed_bytes + sum(self.bytes)
 
     def retire(self, value: Any, num_bytes: int, stream: int) -> None:
         """Keep a value that the operators told so far to ``stream`` may read.
@@ -62,57 +66,45 @@ class EpochPool:
         Args:
             value: What is kept.
             num_bytes: Its size.
-            stream: The stream whose progress sets it free.
+            stream: The stream whose progress sets it free, below the pool's number of streams.
         """
-        values = self.open.get(stream)
-        if values is None:
-            values = self.open[stream] = []
-            self.bytes_of[stream] = 0
-        values.append(value)
-        here = self.bytes_of[stream] = self.bytes_of[stream] + num_bytes
-        held = self.held_bytes = self.held_bytes + num_bytes
-        if held > self.peak_bytes:
-            self.peak_bytes = held
-        if here >= self.epoch_bytes or held >= self.budget_bytes:
+        self.values[stream].append(value)
+        held = self.bytes[stream] + num_bytes
+        self.bytes[stream] = held
+        if held >= self.epoch_bytes:
             self._seal(stream)
-            self.poll()
-            if self.held_bytes > self.budget_bytes:
-                self._make_room()
 
     def poll(self) -> int:
         """Let go of the epochs that are done; return how many values went."""
         gone = 0
-        left: deque[tuple[Any, list[Hashable], int]] = deque()
-        for event, values, num_bytes in self.sealed:
+        left: deque[tuple[Any, list[Any], int]] = deque()
+        for epoch in self.sealed:
+            event, values, num_bytes = epoch
             if self.is_done(event):
                 gone += len(values)
-                self.held_bytes -= num_bytes
+                self.sealed_bytes -= num_bytes
             else:
-                left.append((event, values, num_bytes))
+                left.append(epoch)
         self.sealed = left
         return gone
 
     def drain(self) -> None:
         """Seal all epochs, wait for all and let go of everything."""
-        for stream in list(self.open):
-            self._seal(stream)
+        for stream, values in enumerate(self.values):
+            if values:
+                self._seal(stream)
         while self.sealed:
             self._finish_oldest()
 
     def _seal(self, stream: int) -> None:
-        """Close a stream's epoch with one event."""
-        values = self.open[stream]
-        if values:
-            self.sealed.append((self.record(stream), values, self.bytes_of[stream]))
-            self.events += 1
-            self.open[stream], self.bytes_of[stream] = [], 0
-
-    def _make_room(self) -> None:
-        """Wait for the oldest epochs until the budget holds."""
-        while self.held_bytes > self.budget_bytes:
-            if not self.sealed:
-                for stream in list(self.open):
-                    self._seal(stream)
+        """Close a stream's epoch with one event; keep the sealed ones within their half."""
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self.poll()
+        self.sealed.append((self.record(stream), self.values[stream], self.bytes[stream]))
+        self.events += 1
+        self.sealed_bytes += self.bytes[stream]
+        self.values[stream], self.bytes[stream] = [], 0
+        while self.sealed_bytes > self.sealed_most:
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
@@ -122,4 +114,4 @@ class EpochPool:
             self.synchronize(event)
         while not self.is_done(event):
             pass
-        self.held_bytes -= num_bytes
+        self.sealed_bytes -= num_bytes
