@@ -5,9 +5,14 @@ The calls go to the module ``streams`` inside, which passes them to its backend;
 model computes the same on the caller's stream.  Nodes carry their stream in ``node.meta``.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx, nn
+from torch.fx.graph import CodeGen
+
+from grace_torchrec.errors import NotSupported
 
 from grace_torchrec.schedule.backends import NullBackend, StreamBackend
 from grace_torchrec.schedule.lower import (
@@ -179,14 +184,14 @@ class _Writer:
             {k: v for k, v in self.gm.__dict__.items() if k in ("_modules", "_parameters", "_buffers")}
         )
         root._modules = {**self.gm._modules, STREAMS: Streams()}
+        self.graph.set_codegen(GivingBack())
         lowered = fx.GraphModule(root, self.graph, type(self.gm).__name__)
         for name, value in vars(self.gm).items():  # plain attributes that nodes may read
             if not name.startswith("_") and name not in lowered.__dict__:
                 lowered.__dict__[name] = value
         lowered.train(self.gm.training)
         lowered.graph.lint()
-        lowered.register_forward_hook(_give_back, always_call=True)
-        return lowered
+        return refusing_pickle(lowered)
 
     def _first(self, op: int) -> fx.Node:
         """Return the computing node of an operator."""
@@ -202,11 +207,43 @@ class _Writer:
         self.graph.call_function(function, (self.streams, number))
 
 
-def _give_back(module: nn.Module, inputs: Any, output: Any) -> None:
-    """Give the caller its stream back, after an error too."""
-    streams = module._modules[STREAMS]
-    assert isinstance(streams, Streams)
-    streams.end()
+class GivingBack(CodeGen):
+    """Generates a forward that gives the caller its stream back, after an error too."""
+
+    def gen_fn_def(self, *args: Any, **kwargs: Any) -> str:
+        """Return the head of the function, decorated."""
+        return "@giving_back\n" + str(super().gen_fn_def(*args, **kwargs))
+
+    def additional_globals(self) -> list[tuple[str, Any]]:
+        """Name the decorator."""
+        return [("giving_back", giving_back)]
+
+
+def giving_back(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward after which the caller's stream is current again."""
+
+    @functools.wraps(forward)
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Run; a module hook would cost as much as ten operators' calls."""
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            self._modules[STREAMS].end()  # type: ignore[union-attr, operator]
+
+    return run
+
+
+def refusing_pickle(module: fx.GraphModule) -> fx.GraphModule:
+    """Let a lowered GraphModule refuse to be pickled: a new trace would lose its calls."""
+
+    def refuse(self: fx.GraphModule) -> Any:
+        """Say what to do instead."""
+        raise NotSupported(
+            "a scheduled GraphModule cannot be pickled: save the model and schedule it again"
+        )
+
+    type(module).__reduce__ = refuse  # type: ignore[method-assign, assignment]
+    return module
 
 
 def attach(module: nn.Module, backend: StreamBackend) -> None:

@@ -20,6 +20,7 @@ from grace_torchrec.schedule.graph_module import (
     attach,
     is_lowered,
     read_steps,
+    refusing_pickle,
     to_graph_module,
 )
 from grace_torchrec.schedule.in_flight import Proof, prove
@@ -240,6 +241,4 @@ def _written_into(model: fx.GraphModule, lowered: fx.GraphModule) -> fx.GraphMod
     model.add_module(STREAMS, lowered.get_submodule(STREAMS))
     model.graph = lowered.graph
     model.recompile()
-    model._forward_hooks.update(lowered._forward_hooks)
-    model._forward_hooks_always_called.update(lowered._forward_hooks_always_called)
-    return model
+    return refusing_pickle(model)

@@ -134,14 +134,23 @@ def test_the_callers_stream_comes_back_after_an_error(lowered_model):
     assert backend.log[-1] == ("end", 0)
 
 
-def test_copies_and_pickles_start_without_a_backend(lowered_model):
+def test_copies_start_without_a_backend_and_keep_the_calls(lowered_model):
     module, _, example, wanted = lowered_model("dlrm", 4)
     attach(module, RecordingBackend())
-    for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert isinstance(again.streams.backend, NullBackend)
-        with torch.inference_mode():
-            assert torch.equal(again(*example.batches[0]), wanted[0])
+    again = copy.deepcopy(module)
+    assert isinstance(again.streams.backend, NullBackend)
+    with torch.inference_mode():
+        assert torch.equal(again(*example.batches[0]), wanted[0])
     attach(module, NullBackend())
+    backend = RecordingBackend()
+    attach(again, backend)
+    again(*example.batches[0])
+    assert {word for word, _ in backend.log} == {"begin", "use", "record", "wait", "retire", "end"}
+
+
+def test_a_pickle_would_lose_the_calls_and_is_refused(lowered_model):
+    with pytest.raises(NotSupported, match="schedule it again"):
+        pickle.dumps(lowered_model("dlrm", 4)[0])
 
 
 def test_dead_code_elimination_keeps_the_calls(lowered_model):
