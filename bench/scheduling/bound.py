@@ -19,13 +19,8 @@ from bench.scheduling.costs import FOLDER, load_costs
 from grace_torchrec.models.bundled import MODELS
 from grace_torchrec.schedule.exact import tight_bound
 from grace_torchrec.schedule.op_stats import CostFile
-from grace_torchrec.schedule.schedule import (
-    Machine,
-    Schedule,
-    lower_bound,
-    make_schedule,
-    predicted_starts,
-)
+from grace_torchrec.schedule.schedule import Machine, Schedule, lower_bound, predicted_starts
+from grace_torchrec.schedule.search import make_schedule
 
 STREAMS = (2, 4, 8)
 SEARCHED = FOLDER / "searched.json"

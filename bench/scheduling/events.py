@@ -4,6 +4,7 @@ Flow: schedules -> lowered steps -> events, waits and switches for each operator
 included; the fewest waits are counted apart, by transitive reduction with reachability.
 """
 
+import itertools
 from typing import Any
 
 from bench.scheduling.bound import cells
@@ -45,7 +46,7 @@ def fewest_possible(schedule: Schedule) -> int:
     for each in range(schedule.num_streams):
         own = [op for op in schedule.order_n if schedule.stream_n[op] == each]
         chain = [fork, *own, join]
-        edges |= set(zip(chain, chain[1:], strict=False))
+        edges |= set(itertools.pairwise(chain))
     order = [fork, *_topological(schedule), join]
     reach = dict.fromkeys(order, 0)
     after: dict[int, list[int]] = {node: [] for node in order}

@@ -14,7 +14,8 @@ from typing import Any
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.priority import dep_local
-from grace_torchrec.schedule.schedule import Machine, list_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import list_schedule
 
 GRAPH = OpGraph.from_needs([[], [0], [1], [2], [], [2]], "figure 3")
 STATS = OpStats.of(GRAPH, [OpStat(1.0)] * 6, "json", "unit times")

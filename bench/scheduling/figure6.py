@@ -13,15 +13,8 @@ import numpy as np
 
 from bench.scheduling.costs import load_costs
 from grace_torchrec.models.bundled import MODELS
-from grace_torchrec.schedule.simulator import (
-    ABLATIONS,
-    POLICIES,
-    RECOS,
-    Calibration,
-    Workload,
-    fused,
-    simulate,
-)
+from grace_torchrec.schedule.fusing import Workload, fused
+from grace_torchrec.schedule.simulator import ABLATIONS, POLICIES, RECOS, Calibration, simulate
 
 CLIENTS = (1, 8, 15, 22, 30)
 PRINTED = {

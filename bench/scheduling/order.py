@@ -13,7 +13,8 @@ from bench.scheduling.random_graphs import random_problem
 from grace_torchrec.schedule.exact import optimal_makespan
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
-from grace_torchrec.schedule.schedule import Machine, list_schedule, make_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import list_schedule, make_schedule
 
 GRAPHS, COMPARED = 400, 10_000
 

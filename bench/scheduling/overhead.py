@@ -22,7 +22,8 @@ from grace_torchrec.schedule.online import OnlineScheduler, segments
 from grace_torchrec.schedule.op_graph import Op, OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.roofline import roofline
-from grace_torchrec.schedule.schedule import Machine, Schedule, make_schedule
+from grace_torchrec.schedule.schedule import Machine, Schedule
+from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.tracing import op_graph, trace
 
 REPEATS, ROUNDS, QUERIES, STREAMS = 5, 40, 40, 4

@@ -14,9 +14,10 @@ from bench.scheduling.bound import cells
 from bench.scheduling.random_programs import random_graph, random_lowered, random_program
 from grace_torchrec.schedule.in_flight import products, prove
 from grace_torchrec.schedule.interleavings import goes_wrong
-from grace_torchrec.schedule.lower import lower, to_program
+from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.race_check import find_races
+from grace_torchrec.schedule.telling import to_program
 
 PROGRAMS, IN_FLIGHT, TABLES, QUERIES, STREAMS = 10_000, 1000, 6, 3, 4
 CACHES = [f"cache {place}" for place in range(TABLES)]

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from grace_torchrec.schedule.in_flight import products
 from grace_torchrec.schedule.issue_order import fewest_waits, with_few_switches
-from grace_torchrec.schedule.lower import Lowered, Release, Retire, lower, to_program
+from grace_torchrec.schedule.lower import Lowered, Release, Retire, lower
 from grace_torchrec.schedule.op_graph import Op, OpGraph, order_by_resource
 from grace_torchrec.schedule.program import HostSync, Program
 from grace_torchrec.schedule.schedule import Machine, Schedule
+from grace_torchrec.schedule.telling import to_program
 
 KINDS = ("sound", "wait left out", "let go too early", "host instead of wait", "two in flight")
 

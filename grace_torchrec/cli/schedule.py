@@ -21,7 +21,9 @@ from grace_torchrec.views.schedule_text import schedule_lines
 @click.option(
     "--stats", type=click.Path(path_type=Path), help="Cost file (default: profile the model)."
 )
-@click.option("--save-stats", type=click.Path(path_type=Path), help="Write the costs that were used.")
+@click.option(
+    "--save-stats", type=click.Path(path_type=Path), help="Write the costs that were used."
+)
 @click.option("--prove", is_flag=True, help="Exit 1 unless the race check finds nothing.")
 @click.option("--queries", default=3, show_default=True, help="Queries in flight to check.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto.")

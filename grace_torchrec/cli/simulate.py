@@ -8,15 +8,10 @@ import click
 
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.schedule.arrivals import PATTERNS, arrivals
+from grace_torchrec.schedule.fusing import Workload, fused
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.roofline import A30, roofline
-from grace_torchrec.schedule.simulator import (
-    POLICIES,
-    Calibration,
-    Workload,
-    fused,
-    simulate,
-)
+from grace_torchrec.schedule.simulator import POLICIES, Calibration, simulate
 from grace_torchrec.schedule.tracing import op_graph, trace
 from grace_torchrec.views.schedule_text import latency_table
 

@@ -38,6 +38,7 @@ class Dlrm(nn.Module):
         self.bottom = Mlp([num_dense, *bottom, dim], relu_last=True)
         vectors = len(self.names) + 1
         row, column = torch.tril_indices(vectors, vectors, -1)
+        self.pairs_P: Tensor
         self.register_buffer("pairs_P", row * vectors + column, persistent=False)
         self.top = Mlp([row.numel() + dim, *top, 1])
 

@@ -6,6 +6,7 @@ here, TorchRec's EmbeddingBagCollection (whose KeyedTensor answers ``[name]``) o
 Shapes: B samples, F features, D dimension, L ids of one feature.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -26,7 +27,7 @@ class Mlp(nn.Module):
     def __init__(self, sizes: Sequence[int], relu_last: bool = False) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for place, (width_in, width_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for place, (width_in, width_out) in enumerate(itertools.pairwise(sizes)):
             layers.append(nn.Linear(width_in, width_out))
             if relu_last or place < len(sizes) - 2:
                 layers.append(nn.ReLU())
@@ -57,7 +58,9 @@ class TableBags(nn.Module):
 
     def forward(self, features: Features) -> dict[str, Tensor]:
         """Return pooled rows ``[B, D]`` of each feature."""
-        return {name: self.tables[name](features[name][0], features[name][1]) for name in self.names}
+        return {
+            name: self.tables[name](features[name][0], features[name][1]) for name in self.names
+        }
 
 
 def feature_names(count: int, stem: str = "f") -> tuple[str, ...]:

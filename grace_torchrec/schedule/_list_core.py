@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The hot loops of scheduling: list schedules of many priorities, their waits.
 
 Flow: priorities -> *place_ops* (one list schedule) -> *search* (many, then around the best).
@@ -5,6 +6,8 @@ A stream is a queue in order; an operator starts when its stream is free, what i
 (``wait_us`` later if that ran on another stream) and its blocks fit beside the running ones.
 Shapes: n operators, S streams; needs and users in CSR form.
 """
+
+from typing import Any
 
 import numba
 import numpy as np
@@ -172,9 +175,9 @@ def _count_waits(stream_n, order_n, need_ptr, needs, streams):
             for place in range(need_ptr[op], need_ptr[op + 1]):
                 need = needs[place]
                 source = stream_n[need]
-                if source != stream and known_SS[stream, source] < clock_n[need]:
-                    if latest < 0 or rank_n[need] > rank_n[latest]:
-                        latest = need
+                unknown = source != stream and known_SS[stream, source] < clock_n[need]
+                if unknown and (latest < 0 or rank_n[need] > rank_n[latest]):
+                    latest = need
             if latest < 0:
                 break
             waits += 1
@@ -264,10 +267,10 @@ def _pop(heap):
     return smallest
 
 
-_compiled = numba.njit(cache=True, nogil=True)
+_compiled: Any = numba.njit(cache=True, nogil=True)
 numba_push, numba_pop = _compiled(_push), _compiled(_pop)
 earliest_fit = _compiled(_earliest_fit)
 place_ops = _compiled(_place_ops)
-place_by_time = _compiled(_place_by_time)
+place_by_time: Any = _compiled(_place_by_time)
 count_waits = _compiled(_count_waits)
-search = _compiled(_search)
+search: Any = _compiled(_search)

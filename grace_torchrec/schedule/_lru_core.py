@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Hot loops of the row cache: give every asked row a slot, then read the slots.
 
 Flow: ids -> *populate* (hits are renewed, misses take the least recently used slot) -> slots ->

@@ -126,7 +126,7 @@ class CudaBackend:
                 f"CudaBackend: {num_streams} streams; PyTorch has {MOST_CUDA_STREAMS} different "
                 "ones, give 1 to that many"
             )
-        self.streams = [torch.cuda.Stream() for _ in range(num_streams)]
+        self.streams = [_new_stream() for _ in range(num_streams)]
         self.shared, self.record_streams = shared, record_streams
         self.pool_bytes = pool_bytes
         self.lock = threading.Lock()
@@ -152,7 +152,7 @@ class CudaBackend:
         events = self.local.events
         found = events.get(event)
         if found is None:
-            found = events[event] = torch.cuda.Event()
+            found = events[event] = _new_event()
         found.record()
 
     def wait(self, event: int) -> None:
@@ -187,7 +187,7 @@ class CudaBackend:
     def _record_on(self, stream: int) -> Any:
         """Return an event recorded now on a stream, for the tensor pool."""
         own = stream or self.shared or self.local.caller is None
-        event = torch.cuda.Event()
+        event = _new_event()
         event.record(self.streams[stream] if own else self.local.caller)
         return event
 
@@ -210,3 +210,13 @@ class _Local(threading.local):
         self.current = 0
         self.pool: EpochPool | None = None
         self.events: dict[int, Any] = {}
+
+
+def _new_stream() -> Any:
+    """Return a CUDA stream."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def _new_event() -> Any:
+    """Return a CUDA event without timing."""
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -88,7 +88,9 @@ class _Search:
             self._visit(0, (), (1 << len(self.times)) - 1)
         return float(self.best)
 
-    def _bound(self, now: int, running: tuple[tuple[int, int], ...], waiting: tuple[int, ...]) -> int:
+    def _bound(
+        self, now: int, running: tuple[tuple[int, int], ...], waiting: tuple[int, ...]
+    ) -> int:
         """Return a makespan that no continuation can beat."""
         bound = now
         left = sum(self.times[op] for op in waiting)
@@ -134,7 +136,9 @@ class _Search:
             left = waiting & ~sum(1 << op for op in chosen)
             self._visit(then, tuple(pair for pair in after if pair[0] > then), left)
 
-    def _sets(self, ready: list[int], running: tuple[tuple[int, int], ...]) -> list[tuple[int, ...]]:
+    def _sets(
+        self, ready: list[int], running: tuple[tuple[int, int], ...]
+    ) -> list[tuple[int, ...]]:
         """Return the sets of ready operators that fit, the most urgent first."""
         free = self.streams - len(running)
         room = self.capacity - sum(self.demand[op] for _, op in running)

@@ -13,7 +13,6 @@ from torch import fx, nn
 from torch.fx.graph import CodeGen
 
 from grace_torchrec.errors import NotSupported
-
 from grace_torchrec.schedule.backends import NullBackend, StreamBackend
 from grace_torchrec.schedule.lower import (
     Await,
@@ -52,7 +51,7 @@ class Streams(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Start without a backend."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.attach(NullBackend())
 
 
@@ -181,7 +180,11 @@ class _Writer:
         self._copy(output)
         root = nn.Module()
         root.__dict__.update(
-            {k: v for k, v in self.gm.__dict__.items() if k in ("_modules", "_parameters", "_buffers")}
+            {
+                k: v
+                for k, v in self.gm.__dict__.items()
+                if k in ("_modules", "_parameters", "_buffers")
+            }
         )
         root._modules = {**self.gm._modules, STREAMS: Streams()}
         self.graph.set_codegen(GivingBack())
@@ -195,12 +198,14 @@ class _Writer:
 
     def _first(self, op: int) -> fx.Node:
         """Return the computing node of an operator."""
-        return self.nodes[self.schedule.graph.ops[op].nodes[0]]
+        first: fx.Node = self.nodes[self.schedule.graph.ops[op].nodes[0]]
+        return first
 
     def _copy(self, node: fx.Node) -> fx.Node:
         """Copy one node of the model."""
-        self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
-        return self.copies[node]
+        copy: fx.Node = self.graph.node_copy(node, self.copies.__getitem__)
+        self.copies[node] = copy
+        return copy
 
     def _call(self, function: Any, number: int) -> None:
         """Write a call with a number."""
@@ -242,7 +247,7 @@ def refusing_pickle(module: fx.GraphModule) -> fx.GraphModule:
             "a scheduled GraphModule cannot be pickled: save the model and schedule it again"
         )
 
-    type(module).__reduce__ = refuse  # type: ignore[method-assign, assignment]
+    type(module).__reduce__ = refuse  # type: ignore[method-assign]
     return module
 
 
@@ -272,5 +277,3 @@ def annotate(gm: fx.GraphModule, schedule: Schedule) -> int:
                 custom["stream"] = stream
                 changed += 1
     return changed
-
-

@@ -11,9 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grace_torchrec.schedule.lower import Lowered, to_program
+from grace_torchrec.schedule.lower import Lowered
 from grace_torchrec.schedule.program import Instruction, Program
 from grace_torchrec.schedule.race_check import Race, find_races
+from grace_torchrec.schedule.telling import to_program
 
 MOST_QUERIES, RANDOM_ORDERS = 3, 3
 
@@ -72,7 +73,9 @@ def products(parts: Sequence[Program], seed: int = 0) -> list[Program]:
     ]
 
 
-def _merged(parts: Sequence[Program], turn: int | None, rng: random.Random | None = None) -> Program:
+def _merged(
+    parts: Sequence[Program], turn: int | None, rng: random.Random | None = None
+) -> Program:
     """Return the parts' instructions in turns: None is one part after the other."""
     left = [list(reversed(part.instructions)) for part in parts]
     told: list[Instruction] = []

@@ -68,7 +68,7 @@ def _run(
     given: Sequence[Buffer],
     held: int | None,
     rng: random.Random | None,
-) -> list[Hashable] | None:
+) -> list[int | str] | None:
     """Run one order; return what each read saw, or None where a buffer was not there.
 
     ``held`` None is the host's order; an operator's number holds it back; -1 is random.
@@ -103,7 +103,8 @@ def _run(
             seen[(place, k)] = found[1]
         for buffer in op.writes:
             memory[program.address_of.get(buffer, buffer)] = (buffer, place)
-    return [seen[key] for key in sorted(seen)] + sorted(map(repr, memory.items()))
+    left_over = sorted(repr(item) for item in memory.items())
+    return [*(seen[key] for key in sorted(seen)), *left_over]
 
 
 def _launches(program: Program) -> list[int]:

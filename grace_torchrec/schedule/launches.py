@@ -104,9 +104,7 @@ def stats_of_launches(
                 f"profile: no range {RANGE_PREFIX}{op.name}; mark every operator's run"
             )
         size = bytes_out[place] if bytes_out else 0
-        stats.append(
-            OpStat(time_us[op.name] / runs, host_us[op.name] / runs, grid[op.name], size)
-        )
+        stats.append(OpStat(time_us[op.name] / runs, host_us[op.name] / runs, grid[op.name], size))
     return OpStats.of(graph, stats, source, device)
 
 
@@ -183,13 +181,10 @@ _NVTX = (
     "AND COALESCE(e.text, s.value) IS NOT NULL"
 )
 _RUNTIME = "SELECT start, end, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-_KERNEL = (
-    "SELECT start, end, correlationId, gridX, gridY, gridZ FROM CUPTI_ACTIVITY_KIND_KERNEL"
-)
+_KERNEL = "SELECT start, end, correlationId, gridX, gridY, gridZ FROM CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 def _range_of(marked: Sequence[Range], at_us: float) -> Range | None:
     """Return the range of one thread that holds a time; ranges do not nest."""
     place = bisect.bisect_right(marked, at_us, key=lambda r: r.begin_us) - 1
     return marked[place] if place >= 0 and at_us <= marked[place].end_us else None
-

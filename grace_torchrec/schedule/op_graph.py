@@ -174,13 +174,18 @@ class OpGraph:
             GraceError: a field is missing or the order is wrong.
         """
         try:
-            ops = tuple(
-                Op(**{k: tuple(v) if isinstance(v, list) else v for k, v in op.items()})
-                for op in document["ops"]
-            )
+            ops = tuple(_op_from_json(op) for op in document["ops"])
             return cls(str(document["name"]), ops)
         except (KeyError, TypeError, AttributeError) as error:
             raise GraceError(f"op graph: not readable ({error}); write the file again") from error
+
+
+def _op_from_json(values: Mapping[str, Any]) -> Op:
+    """Return an operator; JSON has lists where it has tuples."""
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    return Op(**fields)
 
 
 def order_by_resource(ops: Iterable[Op]) -> tuple[Op, ...]:

@@ -7,7 +7,7 @@ by torch.profiler, or in an export of Nsight Systems, belong to the range that l
 
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class TimedRun(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """Run and time one node."""
-        mark = nullcontext()
+        mark: AbstractContextManager[Any] = nullcontext()
         if self.ranges and n.name in self.owner:
             own = self.owner[n.name]
             prefix = RANGE_PREFIX if own == n.name else VIEW_PREFIX

@@ -46,7 +46,9 @@ GATHER_WAIT_US = 1.0  # dependent reads: offsets, ids, rows
 WAIT_A_K_US = 0.8  # a tile's wait for each 64 of the inner dimension
 
 
-def roofline(gm: fx.GraphModule, graph: OpGraph, example: tuple[Any, ...], gpu: Gpu = A30) -> OpStats:
+def roofline(
+    gm: fx.GraphModule, graph: OpGraph, example: tuple[Any, ...], gpu: Gpu = A30
+) -> OpStats:
     """Estimate every operator of ``graph`` for ``gpu``; the model runs once where it is.
 
     Args:

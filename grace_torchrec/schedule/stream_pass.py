@@ -28,13 +28,8 @@ from grace_torchrec.schedule.lower import Lowered, lower
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
-from grace_torchrec.schedule.schedule import (
-    Machine,
-    Schedule,
-    make_schedule,
-    single_stream,
-    why_single_stream,
-)
+from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
+from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.tracing import LEAVES, find_aliases, op_graph, trace
 
 
@@ -96,7 +91,7 @@ def schedule_(
     """
     machine = Machine(streams, wait_us)
     if is_lowered(model):
-        found: Scheduled = model.meta["grace_scheduled"]  # type: ignore[index, operator, assignment]
+        found: Scheduled = vars(model)["meta"]["grace_scheduled"]
         return Scheduled(
             model, False, "it is scheduled already", found.schedule, found.lowered, found.proof,
             found.stats,
@@ -130,7 +125,7 @@ def schedule_(
     if backend is not None:
         attach(module, backend)
     result = Scheduled(module, True, None, schedule, lowered, proof, costs)
-    module.meta["grace_scheduled"] = result  # type: ignore[index, operator]
+    vars(module)["meta"]["grace_scheduled"] = result
     return result
 
 
@@ -204,9 +199,7 @@ def resource_pins(graph: OpGraph, stats: OpStats, streams: int) -> dict[str, int
         chosen[heaviest] = min(range(streams), key=load.__getitem__)
         load[chosen[heaviest]] += weight[heaviest]
     return {
-        op.name: chosen[head(place)]
-        for place, op in enumerate(graph.ops)
-        if op.reads or op.writes
+        op.name: chosen[head(place)] for place, op in enumerate(graph.ops) if op.reads or op.writes
     }
 
 

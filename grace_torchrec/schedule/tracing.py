@@ -20,14 +20,53 @@ from grace_torchrec.schedule.op_graph import Op, OpGraph, order_by_resource
 
 LEAVES = ("EmbeddingBagCollection", "EmbeddingCollection", "QuantEmbeddingBagCollection")
 VIEWS = frozenset(
-    "getitem getattr view unsqueeze squeeze transpose permute expand flatten reshape t "
-    "contiguous to float detach Identity size dim narrow split unbind chunk to_dict values keys offsets lengths stride".split()
+    [
+        "getitem",
+        "getattr",
+        "view",
+        "unsqueeze",
+        "squeeze",
+        "transpose",
+        "permute",
+        "expand",
+        "flatten",
+        "reshape",
+        "t",
+        "contiguous",
+        "to",
+        "float",
+        "detach",
+        "Identity",
+        "size",
+        "dim",
+        "narrow",
+        "split",
+        "unbind",
+        "chunk",
+        "to_dict",
+        "values",
+        "keys",
+        "offsets",
+        "lengths",
+        "stride",
+    ]
 )
 GEMMS = frozenset(
-    "linear matmul mm bmm addmm baddbmm einsum scaled_dot_product_attention "
-    "Linear Bilinear MultiheadAttention".split()
+    [
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "einsum",
+        "scaled_dot_product_attention",
+        "Linear",
+        "Bilinear",
+        "MultiheadAttention",
+    ]
 )
-GATHERS = frozenset("embedding embedding_bag Embedding EmbeddingBag pooled_rows".split())
+GATHERS = frozenset(["embedding", "embedding_bag", "Embedding", "EmbeddingBag", "pooled_rows"])
 
 
 class ModelTracer(fx.Tracer):
@@ -67,9 +106,7 @@ def trace(model: nn.Module, leaves: Iterable[str] = LEAVES) -> fx.GraphModule:
     return fx.GraphModule(model, graph, type(model).__name__)
 
 
-def op_graph(
-    gm: fx.GraphModule, name: str | None = None, aliases: Iterable[str] = ()
-) -> OpGraph:
+def op_graph(gm: fx.GraphModule, name: str | None = None, aliases: Iterable[str] = ()) -> OpGraph:
     """Return the operators of a traced model.
 
     Args:
@@ -195,5 +232,3 @@ def _place_in_model(error: BaseException) -> str:
     own = [f for f in frames if not f.filename.startswith((*inside, "<"))]
     found = own[-1] if own else frames[-1]
     return f"{found.filename}:{found.lineno}"
-
-

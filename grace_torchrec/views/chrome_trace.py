@@ -34,7 +34,10 @@ def chrome_trace(schedule: Schedule) -> dict[str, Any]:
                 "tid": schedule.stream_n[place],
                 "ts": schedule.begin_us[place],
                 "dur": max(schedule.times_us[place], LEAST_US),
-                "args": {"target": op.target, "needs": [schedule.graph.ops[n].name for n in op.needs]},
+                "args": {
+                    "target": op.target,
+                    "needs": [schedule.graph.ops[n].name for n in op.needs],
+                },
             }
         )
     for place, needs in enumerate(schedule.waits_n):

@@ -3,7 +3,8 @@
 import pytest
 
 from bench.scheduling.costs import load_costs
-from grace_torchrec.schedule.schedule import Machine, make_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import make_schedule
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.exact import optimal_makespan, tight_bound
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
-from grace_torchrec.schedule.schedule import Machine, make_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import make_schedule
 
 
 def stats_of(graph, times, grids=None):

@@ -9,20 +9,11 @@ from bench.scheduling.events import fewest_possible
 from bench.scheduling.random_programs import random_graph, random_lowered
 from grace_torchrec.schedule.in_flight import prove
 from grace_torchrec.schedule.issue_order import count_switches, fewest_waits, with_few_switches
-from grace_torchrec.schedule.lower import (
-    FORK,
-    Await,
-    Mark,
-    Release,
-    Retire,
-    Run,
-    Use,
-    lower,
-    to_program,
-)
+from grace_torchrec.schedule.lower import FORK, Await, Mark, Release, Retire, Run, Use, lower
 from grace_torchrec.schedule.op_graph import Op, OpGraph
 from grace_torchrec.schedule.race_check import find_races
 from grace_torchrec.schedule.schedule import Machine, Schedule
+from grace_torchrec.schedule.telling import to_program
 
 
 def lowered_of(graph, streams, order=None):

@@ -26,7 +26,9 @@ def test_parallel_share_is_that_of_brute_force():
     for mid, a, b in itertools.product(range(8), repeat=3):
         if (a, mid) in reach and (mid, b) in reach:
             reach.add((a, b))
-    alone = [a for a in range(8) if all((a, b) in reach or (b, a) in reach or a == b for b in range(8))]
+    alone = [
+        a for a in range(8) if all((a, b) in reach or (b, a) in reach or a == b for b in range(8))
+    ]
     assert graph.parallel_share() == 1 - len(alone) / 8
 
 

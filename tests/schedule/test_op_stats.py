@@ -89,7 +89,9 @@ def chrome(rounds=2):
         for op, kernels in (("v1", [(4, 16), (6, 8)]), ("v2", [(3, 2)])):
             begin = turn * 1000 + (0 if op == "v1" else 100)
             name = RANGE_PREFIX + op
-            events.append({"cat": "user_annotation", "name": name, "ts": begin, "dur": 50, "tid": 1})
+            events.append(
+                {"cat": "user_annotation", "name": name, "ts": begin, "dur": 50, "tid": 1}
+            )
             for k, (us, grid) in enumerate(kernels):
                 number = len(events) + 1000
                 args = {"correlation": number}
@@ -98,7 +100,9 @@ def chrome(rounds=2):
                 )
                 args = {"correlation": number, "grid": [grid, 1, 1]}
                 events.append({"cat": "kernel", "ts": begin + 500, "dur": us, "args": args})
-    events.append({"cat": "kernel", "ts": 1, "dur": 99, "args": {"correlation": 5, "grid": [1, 1, 1]}})
+    events.append(
+        {"cat": "kernel", "ts": 1, "dur": 99, "args": {"correlation": 5, "grid": [1, 1, 1]}}
+    )
     return {"traceEvents": events}
 
 
@@ -114,10 +118,10 @@ def test_a_trace_without_an_operator_or_no_trace_is_refused(tmp_path):
     document = chrome()
     document["traceEvents"] = [e for e in document["traceEvents"] if e.get("name") != "grace.op:v2"]
     path.write_text(json.dumps(document))
-    with pytest.raises(GraceError, match="no range grace.op:v2"):
+    with pytest.raises(GraceError, match=r"no range grace\.op:v2"):
         from_chrome_trace(GRAPH, path, "gpu")
     path.write_text("{}")
-    with pytest.raises(GraceError, match="not a trace of torch.profiler"):
+    with pytest.raises(GraceError, match=r"not a trace of torch\.profiler"):
         from_chrome_trace(GRAPH, path, "gpu")
 
 
@@ -126,7 +130,9 @@ def test_an_export_of_nsight_systems_gives_the_same(tmp_path):
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
         file.execute("CREATE TABLE NVTX_EVENTS (start, end, text, textId, globalTid)")
-        file.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, correlationId, globalTid)")
+        file.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, correlationId, globalTid)"
+        )
         file.execute(
             "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, correlationId, gridX, gridY, gridZ)"
         )

@@ -138,6 +138,6 @@ def sanitizer_errors(program):
             writes = {number("data", program.address_of.get(b, b)) for b in told.writes}
             errors += handler._handle_kernel_launch(
                 number("stream", told.stream), reads - writes, writes, set(), told.name,
-                dict.fromkeys(reads | writes, []),
+                {key: [] for key in reads | writes},
             )  # fmt: skip
     return errors

@@ -14,7 +14,8 @@ from grace_torchrec.schedule.in_flight import prove
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.row_cache import CachedRows
-from grace_torchrec.schedule.schedule import Machine, make_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import resource_pins
 from grace_torchrec.schedule.tracing import op_graph, trace
 

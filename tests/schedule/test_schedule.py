@@ -1,5 +1,6 @@
 """Schedules: valid, short, calm, the same every time."""
 
+import itertools
 import random
 
 import pytest
@@ -13,11 +14,11 @@ from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.schedule import (
     Machine,
-    make_schedule,
     predicted_starts,
     single_stream,
     why_single_stream,
 )
+from grace_torchrec.schedule.search import make_schedule
 
 MODELS = ("dlrm", "wide_deep", "din", "bst")
 
@@ -36,7 +37,7 @@ def test_operators_follow_what_they_need_and_streams_run_one_at_a_time(schedule_
     for stream in range(schedule.num_streams):
         own = [op for op in schedule.order_n if schedule.stream_n[op] == stream]
         assert own
-        assert all(end[a] <= schedule.begin_us[b] + 1e-9 for a, b in zip(own, own[1:], strict=False))
+        assert all(end[a] <= schedule.begin_us[b] + 1e-9 for a, b in itertools.pairwise(own))
     assert sorted(schedule.order_n) == list(range(len(schedule.graph.ops)))
     assert schedule.stream_n[-1] == 0
 
@@ -49,7 +50,9 @@ def test_capacity_is_never_exceeded():
         for now in schedule.begin_us:
             running = [
                 min(grid, machine.capacity)
-                for begin, stat, grid in zip(schedule.begin_us, stats.stats, stats.grids, strict=True)
+                for begin, stat, grid in zip(
+                    schedule.begin_us, stats.stats, stats.grids, strict=True
+                )
                 if begin <= now < begin + stat.time_us
             ]
             assert sum(running) <= machine.capacity

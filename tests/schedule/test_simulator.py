@@ -10,16 +10,10 @@ from bench.scheduling.figure3 import figure3
 from bench.scheduling.figure6 import figure6, gain, table1, workload
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.arrivals import PATTERNS, arrivals
+from grace_torchrec.schedule.fusing import Workload, fused
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
-from grace_torchrec.schedule.simulator import (
-    POLICIES,
-    RECOS,
-    Calibration,
-    Workload,
-    fused,
-    simulate,
-)
+from grace_torchrec.schedule.simulator import POLICIES, RECOS, Calibration, simulate
 
 PLAIN = Calibration(
     streams=4, framework_us=0.0, driver_us=0.0, decision_us=0.0, event_us=0.0, sync_us=0.0,
@@ -30,7 +24,9 @@ PLAIN = Calibration(
 def work(needs, times, grids=None):
     graph = OpGraph.from_needs(needs)
     pairs = zip(times, grids or [1] * len(times), strict=True)
-    return Workload(graph, OpStats.of(graph, [OpStat(float(t), grid=g) for t, g in pairs], "json", ""))
+    return Workload(
+        graph, OpStats.of(graph, [OpStat(float(t), grid=g) for t, g in pairs], "json", "")
+    )
 
 
 CHAIN = work([[], [0], [1]], [3, 4, 5])

@@ -22,7 +22,8 @@ from grace_torchrec.schedule.graph_module import (
 from grace_torchrec.schedule.lower import Await, Mark, Use, lower
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.roofline import roofline
-from grace_torchrec.schedule.schedule import Machine, make_schedule
+from grace_torchrec.schedule.schedule import Machine
+from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import resource_pins, schedule_
 from grace_torchrec.schedule.tracing import op_graph, trace
 
@@ -127,7 +128,9 @@ def test_the_callers_stream_comes_back_after_an_error(lowered_model):
     backend = RecordingBackend()
     attach(module, backend)
     history, features = example.batches[0]
-    outside = {name: (ids + 9999 * (name == "f7"), offsets) for name, (ids, offsets) in features.items()}
+    outside = {
+        name: (ids + 9999 * (name == "f7"), offsets) for name, (ids, offsets) in features.items()
+    }
     with pytest.raises((RuntimeError, IndexError)):
         module(history, outside)
     attach(module, NullBackend())
