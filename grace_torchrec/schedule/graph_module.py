@@ -266,6 +266,8 @@ def attach(module: nn.Module, backend: StreamBackend) -> None:
 def annotate(gm: fx.GraphModule, schedule: Schedule) -> int:
     """Write each operator's stream into ``node.meta["custom"]`` for torch.compile.
 
+    Dynamo keeps it on calls of functions only: give it a graph without modules, as torch.export
+    makes. Inductor keeps the streams on CUDA; the CPU code of torch 2.13's inductor fails on them.
     Returns how many nodes changed: none the second time.
     """
     nodes = {node.name: node for node in gm.graph.nodes}
