@@ -162,6 +162,9 @@ class CudaBackend:
     def retire(self, *values: Any) -> None:
         """Hand the tensors in ``values`` to the pool, or mark them for every stream."""
         tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
+        if torch.cuda.is_current_stream_capturing():
+            self.local.captured += tensors  # a graph's own pool: no event can be asked there
+            return
         if self.record_streams:
             for tensor in tensors:
                 for stream in (*self.streams, torch.cuda.current_stream()):
@@ -197,6 +200,7 @@ class CudaBackend:
         if caller is None:
             return
         self.local.caller = None
+        self.local.captured.clear()
         if self.shared:
             caller.wait_stream(self.streams[0])
         torch.cuda.set_stream(caller)
@@ -209,6 +213,7 @@ class _Local(threading.local):
         self.caller: Any = None
         self.current = 0
         self.pool: EpochPool | None = None
+        self.captured: list[Tensor] = []
         self.events: dict[int, Any] = {}
 
 

@@ -69,8 +69,8 @@ class OpGraph:
     def from_needs(cls, needs: Sequence[Iterable[int]], name: str = "graph") -> "OpGraph":
         """Return a graph of plain operators ``v1, v2, ...`` from the places each needs.
 
-        >>> OpGraph.from_needs([[], [0], [0]]).parallel_share()
-        0.6666666666666666
+        >>> OpGraph.from_needs([[], [0], [0], [1, 2]]).parallel_share()
+        0.5
         """
         ops = tuple(
             Op(f"v{place + 1}", "other", tuple(sorted(set(needed))))

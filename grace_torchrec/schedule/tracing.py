@@ -66,7 +66,9 @@ GEMMS = frozenset(
         "MultiheadAttention",
     ]
 )
-GATHERS = frozenset(["embedding", "embedding_bag", "Embedding", "EmbeddingBag", "pooled_rows"])
+GATHERS = frozenset(
+    ("embedding", "embedding_bag", "Embedding", "EmbeddingBag", "pooled_rows", "pooled_lookup")
+)
 
 
 class ModelTracer(fx.Tracer):
