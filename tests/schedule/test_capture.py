@@ -34,6 +34,22 @@ def test_both_parts_together_are_the_model_and_the_dense_one_takes_tensors(name)
             assert torch.equal(split(*batch), example.model(*batch))
 
 
+class Hashed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.top = nn.Embedding(10, 4), nn.Linear(4, 1)
+
+    def forward(self, ids):
+        return torch.sigmoid(self.top(self.table(torch.remainder(ids, 10))))
+
+
+def test_what_an_embedding_needs_comes_with_it():
+    model, ids = Hashed().eval(), torch.tensor([3, 25])
+    split = split_dense(model, (ids,))
+    assert [op.name for op in op_graph(split.get_submodule(DENSE)).ops] == ["top", "sigmoid"]
+    assert torch.equal(split(ids), model(ids))
+
+
 def test_a_model_without_two_parts_is_refused():
     with pytest.raises(NotSupported, match="no embeddings"):
         split_dense(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), (torch.ones(1, 2),))

@@ -57,6 +57,11 @@ def test_two_streams_of_the_papers_figure_3_need_four_units():
     assert optimal_makespan(graph, stats_of(graph, [1] * 6), 2) == 4
 
 
+def test_the_longest_first_is_not_always_best():
+    graph = OpGraph.from_needs([[] for _ in range(5)])
+    assert optimal_makespan(graph, stats_of(graph, [3, 3, 2, 2, 2]), 2) == 6
+
+
 @pytest.mark.parametrize("times", [[1.5, 1], [1] * 17])
 def test_what_is_too_large_or_not_whole_is_refused(times):
     graph = OpGraph.from_needs([[] for _ in times])

@@ -136,3 +136,8 @@ def test_no_operators_no_time():
 def test_a_wait_costs_time():
     graph = OpGraph.from_needs([[], [0]])
     assert predicted_starts(graph, [2, 2], [0, 1], [0, 1], Machine(2, wait_us=3)) == [0, 5]
+
+
+def test_no_more_streams_are_used_than_gain_something(schedule_of):
+    assert schedule_of("bst", 8).num_streams <= 4
+    assert schedule_of("din", 8).num_streams <= 6

@@ -56,6 +56,20 @@ def test_an_in_place_operator_follows_earlier_readers_and_precedes_later_ones():
     assert graph.ops[4].needs == (1,)
 
 
+class Late(nn.Module):
+    def forward(self, x):
+        a = x + 1
+        c = torch.sin(a)
+        a.mul_(2)
+        return torch.cos(a), c
+
+
+def test_an_in_place_operator_waits_for_readers_whose_result_it_does_not_need():
+    graph = op_graph(trace(Late()))
+    assert [op.name for op in graph.ops] == ["add", "sin", "mul_", "cos"]
+    assert graph.ops[2].needs == (0, 1)
+
+
 class Hidden(nn.Module):
     """An operator that hands its input on: only a run can tell."""
 
