@@ -82,8 +82,8 @@ def _retire_us(rounds: int = 7) -> float:
     for _ in range(rounds):
         pool = EpochPool(lambda stream: 0, lambda event: True, 64 * MB, STREAMS)
         values, retire = [object()] * TENSORS, pool.retire
-        start = time.perf_counter()
+        start = time.thread_time()
         for value in values:
             retire(value, TENSOR_BYTES, 1)
-        best = min(best, (time.perf_counter() - start) / TENSORS * 1e6)
+        best = min(best, (time.thread_time() - start) / TENSORS * 1e6)
     return best

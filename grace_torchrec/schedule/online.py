@@ -4,8 +4,8 @@ Flow: OpGraph + OpStats -> *OnlineScheduler* -> (operator, stream) one at a time
 Source: RecOS, IJCAI'25, section 3.4: highest DepValue first, embeddings in a round of their own,
 streams by expected completion, caches on the stream that holds them.  It runs once for every
 launch, so the rules of :mod:`stream_choice` and :mod:`monitor` are written out in one method.
-Derived: a *segment* (a run of operators of one stream that waits for no other) is one unit, which
-spreads a decision over its operators.
+Derived: a *segment* (a run of operators that a static schedule issues to one stream) is one unit,
+which spreads a decision over its operators.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.embedding_order import EmbeddingOrder
-from grace_torchrec.schedule.lower import Await, Lowered, Run, Use
+from grace_torchrec.schedule.lower import Lowered, Run, Use
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.priority import priority
@@ -149,7 +149,9 @@ class OnlineScheduler:
 
 
 def segments(lowered: Lowered) -> list[tuple[int, ...]]:
-    """Return the runs of operators that the host issues to one stream without a wait between.
+    """Return the runs of operators that the host issues to one stream before it turns to another.
+
+    A run waits only for runs that were issued before it, so each can be launched as a whole.
 
     Args:
         lowered: Steps of a schedule.
@@ -158,6 +160,6 @@ def segments(lowered: Lowered) -> list[tuple[int, ...]]:
     for step in lowered.steps:
         if isinstance(step, Run):
             found[-1].append(step.op)
-        elif isinstance(step, (Use, Await)) and found[-1]:
+        elif isinstance(step, Use) and found[-1]:
             found.append([])
     return [tuple(run) for run in found if run]
