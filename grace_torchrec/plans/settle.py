@@ -63,7 +63,9 @@ def settle(
         if in_line is not None and not in_line.pays:
             candidate.mode, candidate.reason = "stock", in_line.reason
     placements = _place(best, memory, "all")
-    if modes != [candidate.mode for candidate in best]:  # the refit stores more, or rewriting costs too much
+    if modes != [
+        candidate.mode for candidate in best
+    ]:  # the refit stores more, or rewriting costs too much
         busy = _price_all(best, memory)
     return tuple(
         _table_plan(*parts, memory, options)
