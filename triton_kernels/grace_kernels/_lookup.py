@@ -104,12 +104,12 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
         (-1 or the position of a bad id, its feature).
     """
     longest, generic = np.int64(1), weights.size > 0
+    weight_bits = weights.view(np.int32)
     for feature in range(features.shape[0]):
         low, high = bags_inside(begin, end, feature, stride)
         at = features[feature, POSITION] * stride
         longest = max(longest, longest_bag(offsets, at + low, at + high))
-        generic |= is_generic(table_of(features, feature), weights)
-    weight_bits = weights.view(np.int32)
+        generic |= is_generic(table_of(features, feature), weight_bits)
     room = CHUNK_IDS + longest + GROUP + AHEAD
     rows = np.empty((2, room), np.int64)
     origin = np.empty(room if weights.size > 0 else 0, np.int64)
@@ -117,8 +117,9 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
     ends = np.zeros((2, CHUNK_IDS + 2), np.int64)
     scratch = make_scratch(longest, generic)
     queue = np.zeros(QUEUE_SIZE, np.int64)
-    epoch, clustered, turn = 0, np.int64(0), 0
-    waiting, waiting_first, waiting_last = -1, np.int64(0), np.int64(0)  # the chunk before
+    # int64 from the start: a literal would make numba compile everything it reaches twice
+    epoch, clustered, turn = np.int64(0), np.int64(0), np.int64(0)
+    waiting, waiting_first, waiting_last = np.int64(-1), np.int64(0), np.int64(0)  # the chunk before
     for feature in range(features.shape[0]):
         low, high = bags_inside(begin, end, feature, stride)
         at = features[feature, POSITION] * stride
@@ -128,7 +129,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
         while first < high:
             last = end_of_chunk(given, first, high)
             epoch, asked, clustered, bad = rewrite_chunk(
-                ids, given, first, last, weight_bits, table, policy, rows[turn], origin, 0,
+                ids, given, first, last, weight_bits, table, policy, rows[turn], origin, np.int64(0),
                 ends[turn], scratch, epoch, queue,
             )  # fmt: skip
             if bad >= 0:
@@ -157,7 +158,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             turn = 1 - turn
             first = last
     if waiting >= 0:
-        copy_head(rows[turn], 0, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+        copy_head(rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
         _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
                 row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
     return np.int64(-1), 0

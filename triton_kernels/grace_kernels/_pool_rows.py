@@ -67,7 +67,7 @@ def pool_span(begin, end, row_ids, offsets, given, weights, features, stored, st
     rows = np.empty((2, CHUNK_IDS + longest + AHEAD), np.int64)
     ends = np.zeros((2, CHUNK_IDS + 2), np.int64)
     placed_weights = waiting_weights = weights[:0]
-    turn, waiting, waiting_first, waiting_last = 0, -1, np.int64(0), np.int64(0)
+    turn, waiting, waiting_first, waiting_last = np.int64(0), np.int64(-1), np.int64(0), np.int64(0)
     for feature in range(features.shape[0]):
         low, high = bags_inside(begin, end, feature, stride)
         at = features[feature, POSITION] * stride
@@ -98,7 +98,7 @@ def pool_span(begin, end, row_ids, offsets, given, weights, features, stored, st
             turn = 1 - turn
             first = last
     if waiting >= 0:
-        copy_head(rows[turn], 0, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+        copy_head(rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
         _sum(features, waiting, waiting_first, waiting_last, given, stride, rows[1 - turn],
              waiting_weights, ends[1 - turn], out_at, out_stride)  # fmt: skip
     return np.int64(-1), 0

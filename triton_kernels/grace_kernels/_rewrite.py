@@ -103,7 +103,7 @@ def rewrite_all(ids, offsets, weight_bits, table, policy, rows, origin):
     ends = np.zeros(bags + 1, np.int64)
     scratch = make_scratch(longest_bag(offsets, 0, bags), is_generic(table, weight_bits))
     queue = np.zeros(QUEUE_SIZE, np.int64)
-    epoch, total, first = 0, np.int64(0), np.int64(0)
+    epoch, total, first = np.int64(0), np.int64(0), np.int64(0)
     while first < bags:
         last = end_of_chunk(offsets, first, bags)
         epoch, asked, _, bad = rewrite_chunk(
