@@ -95,6 +95,20 @@ def random_rows(run: Run, where: str, table: Tensor) -> None:
         run.say("ceiling_gather", where=where, row_bytes=row_bytes, warps=warps, gb_s=gb_s)
 
 
+def spin_graphs(run: Run) -> None:
+    """Measure random graphs beside their simulation; needs numba, so it is imported here."""
+    from bench.gpu_schedule import spin_graphs as stage
+
+    stage(run)
+
+
+def models(run: Run) -> None:
+    """Time the four models on one stream, on ours and from a CUDA graph."""
+    from bench.gpu_schedule import models as stage
+
+    stage(run)
+
+
 STAGES: dict[str, tuple[tuple[Callable[[Run], None], float], ...]] = {  # least seconds it needs
     "kernels": (
         (environment, 0),
@@ -104,7 +118,8 @@ STAGES: dict[str, tuple[tuple[Callable[[Run], None], float], ...]] = {  # least 
         (tiers, 20),
         (overlap, 20),
         (graph, 10),
-    )
+    ),
+    "schedule": ((environment, 0), (spin_graphs, 60), (models, 60)),
 }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grace_torchrec.modules.swap import Swapped as Swapped
     from grace_torchrec.plans.plan import Plan as Plan
     from grace_torchrec.plans.plan import PlanOptions as PlanOptions
+    from grace_torchrec.schedule.stream_pass import schedule_ as schedule_
     from grace_torchrec.traces.profile import Profile as Profile
     from grace_torchrec.traces.trace import Trace as Trace
 
@@ -56,6 +57,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "rebuild_sums_": "grace_torchrec.api",
     "restore_": "grace_torchrec.api",
     "rewrite": "grace_torchrec.api",
+    "schedule_": "grace_torchrec.schedule.stream_pass",
     "verify": "grace_torchrec.api",
 }
 

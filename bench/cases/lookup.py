@@ -4,55 +4,67 @@ Flow: bags with a known share of saved reads (or a trace's held-out bags with ou
 every entrant is checked against ``F.embedding_bag`` -> entrants take turns in random order.
 Ratios are stock over ours of the same round.  ``plain_gather`` is our gather without any sums:
 what it gains is never the sums' doing.  ``fused_ordered`` gets each bag in order of cluster code.
+``ahead`` gets bags that were rewritten before: rewriting stands beside it.  ``forward`` is what
+the planner's model chooses.  Without ``--rows`` a table has four times the bytes of the last cache.
 Shapes: N rows, D dimension, B bags of a batch, P ids per bag, R rounds.
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bench.grouped_bags import GroupedBags, grouped_bags
 from bench.inputs import load_trace
-from bench.measure import machine
-from bench.planned import plan_of
+from bench.lookup_entrants import (
+    Entrant,
+    chosen_mode,
+    make_entrants,
+    make_int8,
+    make_rewriting,
+    make_table,
+)
+from bench.lookup_grid import Cell, run_grid
+from bench.lookup_side import hidden, jit_seconds
+from bench.measure import last_cache_bytes, machine
 from bench.run import emit
-from grace_kernels import cpu
-from grace_kernels.reference import RAISE
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping import paper_greedy
-from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.modules.rewrite_ahead import rewrite_one
 from grace_torchrec.timing import Samples
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
-NUM_ROWS = 1_000_000
+REWRITTEN_ITEMS = 1_000_000  # rewriting alone is timed over so many items, whatever the rows
+LEAST_ROWS, CACHES = 1_000_000, 4  # rows of a table: beyond the last cache, several times
 BYTES_BETWEEN_VISITS = 1 << 30  # rows read before a batch comes back: far beyond the L3 cache
-RELATIVE = 1e-5
-NO_CODE, NO_HOT = np.zeros(0, np.int32), np.zeros(0, np.int32)
+MOST_BATCHES, LEAST_BATCHES = 64, 4
+RELATIVE, INT8_RELATIVE = 1e-5, 0.02  # sums of int8 rows are rounded to int8 again
 # entrant -> the stock entrants it is compared with
 RIVALS = {
+    "ahead": ("embedding_bag", "stock_ebc", "tbe"),
     "fused": ("embedding_bag", "stock_ebc", "tbe"),
     "fused_ordered": ("embedding_bag",),
     "plain_gather": ("embedding_bag",),
+    "int8_ahead": ("int8_stock",),
     "forward": ("stock_ebc",),
 }
-Entrant = Callable[[int], Tensor]
 
 
 @torch.no_grad()
 def lookup(
-    bags: GroupedBags, num_rows: int, dim: int, *, threads: int, rounds: int, seed: int = 0
+    bags: GroupedBags,
+    num_rows: int,
+    dim: int,
+    *,
+    threads: int,
+    rounds: int,
+    seed: int = 0,
+    rewritten: GroupedBags | None = None,
+    only: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Time every entrant on every batch.
 
@@ -63,150 +75,95 @@ def lookup(
         threads: Threads of torch, of fbgemm and of our lookup.
         rounds: Timed rounds.
         seed: Of weights and of the order of the entrants.
+        rewritten: Bags that rewriting alone is timed on; None: ``bags``.
+        only: Names of the entrants to time (and ``embedding_bag``); empty: all.
 
     Raises:
         GraceError: an entrant's result differs from that of ``F.embedding_bag``.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    stock, ours = _collections(bags, num_rows, dim)
-    entrants = _entrants(bags, stock, ours)
-    _check_equal(entrants, len(bags.batches))
-    times = _times(entrants, len(bags.batches), rounds, seed)
-    ids = sum(values.numel() for values, _ in bags.batches)
-    saved = 1 - sum(_rewritten(bags, k)[1].size for k in range(len(bags.batches))) / ids
-    per_id = {name: Samples(samples.values_R * 1e9 / ids) for name, samples in times.items()}
-    return {
+    table = make_table(bags, num_rows, dim)
+    saved = _saved(bags, table)
+    mode = chosen_mode(bags, num_rows, dim, saved)
+    entrants = make_entrants(bags, table, mode)
+    if only:
+        entrants = {k: run for k, run in entrants.items() if k in (*only, "embedding_bag")}
+    check_equal(entrants, len(bags.batches), "embedding_bag", RELATIVE)
+    if not only:
+        int8 = make_int8(bags, table)
+        check_equal(int8, len(bags.batches), "int8_stock", INT8_RELATIVE)
+        entrants |= int8
+    times = times_of(entrants, len(bags.batches), rounds, seed)
+    alone = rewritten or bags
+    if not only:
+        times |= times_of(make_rewriting(alone), len(alone.batches), rounds, seed)
+    per_id = {
+        name: Samples(samples.values_R * 1e9 / _ids(alone if "rewrite" in name else bags))
+        for name, samples in times.items()
+    }
+    result: dict[str, Any] = {
         "dim": dim,
         "rows": num_rows,
         "sums": bags.sums.num_sums,
         "batches": len(bags.batches),
-        "ids_per_batch": ids / len(bags.batches),
+        "ids_per_batch": _ids(bags) / len(bags.batches),
         "saved": saved,
         "threads": threads,
-        "ns_per_id": {name: _spread(samples) for name, samples in per_id.items()},
+        "mode": mode,
+        "ns_per_id": {name: spread(samples) for name, samples in per_id.items()},
         "ratios": {
-            name: {rival: _spread(times[rival].over(times[name])) for rival in rivals}
+            name: {rival: spread(times[rival].over(times[name])) for rival in rivals}
             for name, rivals in RIVALS.items()
+            if name in times and all(rival in times for rival in rivals)
         },
-        "rewrite_ns_per_id": {
-            "raw": per_id["rewrite"].median,
-            "ordered": per_id["rewrite_ordered"].median,
-        },
-        "address_share": per_id["rewrite"].median / per_id["fused"].median,
         "machine": machine(),
     }
+    if not only:
+        result |= {
+            "rewrite_ns_per_id": {
+                "raw": per_id["rewrite"].median,
+                "ordered": per_id["rewrite_ordered"].median,
+                "items": alone.sums.num_items,
+            },
+            "address_share": per_id["rewrite"].median / per_id["fused"].median,
+            **hidden(bags, table.ahead, rounds),
+        }
+    return result
 
 
-def _collections(
-    bags: GroupedBags, num_rows: int, dim: int
-) -> tuple[EmbeddingBagCollection, GraceEmbeddingBagCollection]:
-    """Return the stock collection and ours over the same table."""
-    config = EmbeddingBagConfig(
-        name="t", embedding_dim=dim, num_embeddings=num_rows, feature_names=["f"]
-    )
-    stock = EmbeddingBagCollection(tables=[config]).eval()
-    spec = table_specs(torch.nn.Sequential(stock))[0]
-    return stock, GraceEmbeddingBagCollection(stock, {"t": plan_of(spec, bags.sums)})
+def _saved(bags: GroupedBags, table: Any) -> float:
+    """Return the share of row reads that the sums save in these batches."""
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    if not bags.sums.num_sums:
+        return 0.0
+    read = 0
+    for ids, offsets in bags.batches:
+        kjt = KeyedJaggedTensor(keys=["f"], values=ids, offsets=offsets)
+        read += int(rewrite_one(kjt, {"": table.ahead}).modules[""].reads[0, 1])
+    return 1 - read / _ids(bags)
 
 
-def _entrants(
-    bags: GroupedBags, stock: EmbeddingBagCollection, ours: GraceEmbeddingBagCollection
-) -> dict[str, Entrant]:
-    """Return what is timed, each a function of the number of a batch."""
-    weight, stored = ours.weight(0).detach(), ours.stored(0, "host").detach()
-    code = bags.sums.code.item_code_N
-    kjts = [
-        KeyedJaggedTensor(keys=["f"], values=ids, lengths=offsets.diff(), offsets=offsets)
-        for ids, offsets in bags.batches
-    ]
-    ordered = [(_in_code_order(ids, offsets, code), offsets) for ids, offsets in bags.batches]
-    ids_of = {False: bags.batches, True: ordered}
-
-    def fused(table: cpu.TableRows, in_order: bool) -> Entrant:
-        """Look raw ids up with our kernel, without the module around it."""
-
-        def run(k: int) -> Tensor:
-            ids, offsets = ids_of[in_order][k]
-            out = torch.empty(offsets.numel() - 1, weight.shape[1])
-            cpu.pooled_lookup(
-                ids.numpy(), offsets.numpy(), None, table, out.numpy(),
-                mean=False, policy=RAISE, num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-            return out
-
-        return run
-
-    with_sums = cpu.TableRows(weight.numpy(), stored[:0].numpy(), stored.numpy(), code, NO_HOT, 0)
-    plain = cpu.TableRows(
-        weight.numpy(), stored[:0].numpy(), stored[:0].numpy(), NO_CODE, NO_HOT, 0
-    )
-    return {
-        "embedding_bag": lambda k: F.embedding_bag(
-            bags.batches[k][0], weight, bags.batches[k][1], mode="sum", include_last_offset=True
-        ),
-        "stock_ebc": lambda k: stock(kjts[k]).values(),
-        "tbe": _table_batch(weight, bags),
-        "plain_gather": fused(plain, False),
-        "fused": fused(with_sums, False),
-        "fused_ordered": fused(with_sums, True),
-        "forward": lambda k: ours(kjts[k]).values(),
-        "rewrite": lambda k: _rewrite(bags.batches[k], code),
-        "rewrite_ordered": lambda k: _rewrite(ordered[k], code),
-    }
+def _ids(bags: GroupedBags) -> int:
+    """Return the ids of all batches."""
+    return sum(values.numel() for values, _ in bags.batches)
 
 
-def _table_batch(weight: Tensor, bags: GroupedBags) -> Entrant:
-    """Return fbgemm's table batch on the CPU, float32."""
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    tables = SplitTableBatchedEmbeddingBagsCodegen(
-        [(weight.shape[0], weight.shape[1], EmbeddingLocation.HOST, ComputeDevice.CPU)]
-    )
-    tables.split_embedding_weights()[0].copy_(weight)
-    return lambda k: tables(*bags.batches[k])
-
-
-def _rewrite(batch: tuple[Tensor, Tensor], code: Any) -> Tensor:
-    """Rewrite one batch and drop the result."""
-    cpu.rewrite_counted(batch[0].numpy(), batch[1].numpy(), None, code, code.size, RAISE)
-    return torch.empty(0)
-
-
-def _rewritten(bags: GroupedBags, k: int) -> Any:
-    """Return ids asked for, rows, offsets and weights of a rewritten batch."""
-    ids, offsets = bags.batches[k]
-    code = bags.sums.code.item_code_N
-    return cpu.rewrite_counted(ids.numpy(), offsets.numpy(), None, code, code.size, RAISE)
-
-
-def _in_code_order(ids: Tensor, offsets: Tensor, code: Any) -> Tensor:
-    """Return the ids of each bag in order of cluster code."""
-    bag = np.repeat(np.arange(offsets.numel() - 1), offsets.diff().numpy())
-    order = np.lexsort((code[ids.numpy()], bag))
-    return ids[torch.from_numpy(order)]
-
-
-def _check_equal(entrants: dict[str, Entrant], num_batches: int) -> None:
-    """Refuse to time anything that does not return what ``F.embedding_bag`` returns."""
+def check_equal(
+    entrants: dict[str, Entrant], num_batches: int, truth: str, relative: float
+) -> None:
+    """Refuse to time anything that does not return what the entrant ``truth`` returns."""
     for k in range(min(num_batches, 3)):
-        want = entrants["embedding_bag"](k)
+        want = entrants[truth](k)
+        bound = relative * float(want.abs().max())
         for name, run in entrants.items():
-            got = run(k)
-            if not got.numel():
-                continue  # rewriting alone returns no sums
-            error, bound = float((got - want).abs().max()), RELATIVE * float(want.abs().max())
+            error = float((run(k) - want).abs().max())
             if not error <= bound:  # a comparison that a NaN cannot pass
-                raise GraceError(
-                    f"lookup: {name} differs from embedding_bag on batch {k}; not timed"
-                )
+                raise GraceError(f"lookup: {name} differs from {truth} on batch {k}; not timed")
 
 
-def _times(
+def times_of(
     entrants: dict[str, Entrant], num_batches: int, rounds: int, seed: int
 ) -> dict[str, Samples]:
     """Return the seconds each entrant takes for all batches, round by round, in random order."""
@@ -223,13 +180,13 @@ def _times(
     return {name: Samples(np.array(values)) for name, values in seconds.items()}
 
 
-def _spread(samples: Samples) -> dict[str, float]:
+def spread(samples: Samples) -> dict[str, float]:
     """Return median, p10 and p90."""
     p10, p90 = np.quantile(samples.values_R, (0.1, 0.9))
     return {"median": samples.median, "p10": float(p10), "p90": float(p90)}
 
 
-def _of_trace(trace: Trace, batch: int) -> GroupedBags:
+def of_trace(trace: Trace, batch: int) -> GroupedBags:
     """Return the held-out bags of a trace in batches, and our sums of its train bags."""
     split = split_bags(trace)
     picked = paper_greedy.fit_validated(split.fit, split.validation, split.train, trace.num_items)
@@ -241,31 +198,70 @@ def _of_trace(trace: Trace, batch: int) -> GroupedBags:
     return GroupedBags(picked.sums, batches)
 
 
+def default_rows(dim: int) -> int:
+    """Return the rows of a float32 table several times larger than the last cache."""
+    return max(LEAST_ROWS, -(-CACHES * last_cache_bytes() // (4 * dim)))
+
+
+def made_bags(rows: int, dim: int, pooling: int, batch: int, saved: float) -> GroupedBags:
+    """Return as many batches as keep a row out of the caches until it is read again."""
+    num_batches = BYTES_BETWEEN_VISITS // (batch * pooling * dim * 4)
+    num_batches = min(max(LEAST_BATCHES, num_batches), MOST_BATCHES)
+    return grouped_bags(rows, pooling, batch, saved, num_batches)
+
+
+def run_cell(cell: Cell, rounds: int) -> dict[str, Any]:
+    """Measure one cell of the grid: the module as its plan chooses, beside the stock collection."""
+    if cell.trace is not None:
+        trace = load_trace(Path(cell.trace), None, seed=0)
+        bags, rows = of_trace(trace, cell.batch), trace.num_items
+    else:
+        rows = default_rows(cell.dim)
+        bags = made_bags(rows, cell.dim, cell.pooling, cell.batch, cell.saved)
+    only = ("stock_ebc", "fused", "ahead", "forward")
+    return lookup(bags, rows, cell.dim, threads=cell.threads, rounds=rounds, only=only)
+
+
 @click.command(help=__doc__)
 @click.option("--dim", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--pooling", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--saved", type=click.FloatRange(0, 0.6), default=0.4, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--rows", type=click.IntRange(64), default=NUM_ROWS, show_default=True)
+@click.option("--rows", type=click.IntRange(64), default=None, help="Rows of the table.")
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
 @click.option(
     "--trace",
-    "trace_file",
+    "traces",
+    multiple=True,
     type=click.Path(path_type=Path),
-    help="Held-out bags of a trace (.npz) with our clusters instead.",
+    help="Held-out bags of a trace (.npz) with our clusters instead; more than one with --grid.",
+)
+@click.option("--grid", is_flag=True, help="All shapes, 1 and 2 threads; resumes from --out.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("results/lookup_grid.jsonl"),
+    show_default=True,
+    help="Where finished cells of the grid are kept.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    dim: int, pooling: int, batch: int, saved: float, threads: int, rows: int, rounds: int,
-    trace_file: Path | None, as_json: bool,
+    dim: int, pooling: int, batch: int, saved: float, threads: int, rows: int | None, rounds: int,
+    traces: tuple[Path, ...], grid: bool, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Parse, measure, print."""
-    if trace_file is not None:
-        trace = load_trace(trace_file, None, seed=0)
-        bags, rows = _of_trace(trace, batch), trace.num_items
+    if grid:
+        emit(run_grid(lambda cell: run_cell(cell, rounds), traces, out), as_json, "lookup grid")
+        return
+    if traces:
+        trace = load_trace(traces[0], None, seed=0)
+        bags, rows = of_trace(trace, batch), trace.num_items
+        rewritten = None
     else:
-        num_batches = max(4, BYTES_BETWEEN_VISITS // (batch * pooling * dim * 4))
-        bags = grouped_bags(rows, pooling, batch, saved, min(num_batches, 64))
-    result = lookup(bags, rows, dim, threads=threads, rounds=rounds)
+        rows = rows or default_rows(dim)
+        bags = made_bags(rows, dim, pooling, batch, saved)
+        rewritten = made_bags(REWRITTEN_ITEMS, dim, pooling, batch, saved)
+    result = lookup(bags, rows, dim, threads=threads, rounds=rounds, rewritten=rewritten)
+    result["jit_s"] = jit_seconds(dim)
     emit(result, as_json, "lookup")

@@ -36,6 +36,12 @@ SUB_COMMANDS = {
     "profile": SubCommand(
         "grace_torchrec.cli.profile:profile", "Turn a trace into a profile folder."
     ),
+    "schedule": SubCommand(
+        "grace_torchrec.cli.schedule:schedule", "Schedule a model's operators over streams."
+    ),
+    "simulate": SubCommand(
+        "grace_torchrec.cli.simulate:simulate_command", "Simulate concurrent queries of a model."
+    ),
 }
 
 

@@ -26,7 +26,7 @@ def is_plain_eager(features: object) -> bool:
         type(ids) is Tensor
         and ids.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch._C._get_tracing_state()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
     )

@@ -141,12 +141,13 @@ class DirectLookup:
             return None
         keys, stride = features.keys(), features.stride()
         num_bags = len(keys) * stride
-        vectors = (ids, offsets) if lengths is None else (ids, offsets, lengths)
-        if not all(vector.dim() == 1 and vector.is_contiguous() for vector in vectors):
+        if not (_is_vector(ids) and _is_vector(offsets)) or offsets.numel() != num_bags + 1:
             return None
-        if offsets.numel() != num_bags + 1 or not num_bags:
+        if not num_bags:
             return None
-        if lengths is not None and (lengths.numel() != num_bags or lengths.dtype not in ID_TYPES):
+        if lengths is not None and not (
+            _is_vector(lengths) and lengths.numel() == num_bags and lengths.dtype in ID_TYPES
+        ):
             return None
         tables = self._current()
         laid_out = self._features_of_keys(tables, lookup, tuple(keys))
@@ -278,6 +279,11 @@ class DirectLookup:
                 [lookup.mean[t] for t in lookup.table_of],
             )
         return found
+
+
+def _is_vector(tensor: Tensor) -> bool:
+    """Tell whether elements follow each other in memory."""
+    return tensor.dim() == 1 and tensor.is_contiguous()
 
 
 def _state(weight: Tensor) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from grace_sharding.placement import Placement, TierUse
 from grace_sharding.table_reads import DoesNotFit
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.candidates import Choice, trimmed
+from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
 from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.pricing import Busy, Candidate, Mode, Part, place_candidates, price
 from grace_torchrec.plans.table_spec import TableSpec
@@ -57,8 +58,14 @@ def settle(
     for candidate, tried in zip(best, full[0], strict=True):
         candidate.reason = candidate.reason or tried.reason or _no_faster(candidate, memory)
     modes = [candidate.mode for candidate in best]
+    for candidate in best:
+        in_line = _in_line(candidate, memory, options)
+        if in_line is not None and not in_line.pays:
+            candidate.mode, candidate.reason = "stock", in_line.reason
     placements = _place(best, memory, "all")
-    if modes != [candidate.mode for candidate in best]:  # the refit stores more, and was given up
+    if modes != [
+        candidate.mode for candidate in best
+    ]:  # the refit stores more, or rewriting costs too much
         busy = _price_all(best, memory)
     return tuple(
         _table_plan(*parts, memory, options)
@@ -195,6 +202,7 @@ def _table_plan(
     """Write the decision over one table down, with its reason."""
     sums = candidate.sums("all")
     used = candidate.mode != "stock" and bool(placement.hot_items.size or (sums and sums.num_sums))
+    in_line = _in_line(candidate, memory, options) if used else None
     if not used:
         placement, sums = _without_hot_rows(placement), None
     elif sums is None:
@@ -222,9 +230,20 @@ def _table_plan(
         sums=sums,
         placement=placement,
         lookup=lookup,
-        lookup_reason=_lookup_reason(used, lookup, options),
+        lookup_reason=in_line.reason if used and in_line else _lookup_reason(used, lookup, options),
         predicted=predicted,
     )
+
+
+def _in_line(candidate: Candidate, memory: MemoryModel, options: PlanOptions) -> InLine | None:
+    """Price rewriting on a CPU where it is in the way of every id, and nobody insists on it."""
+    sums, spec = candidate.sums("all"), candidate.spec
+    if memory.hbm is not None or sums is None or options.lookup != "auto":
+        return None
+    if options.rewriting != "in_line":
+        return None
+    cut = candidate.reads("validation").cut
+    return in_line_on_cpu(spec.num_rows, spec.row_bytes, sums.num_sums, cut)
 
 
 def _reason(

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.cases.lookup import RIVALS, _check_equal, _in_code_order, lookup
+from bench import lookup_grid
+from bench.cases.lookup import RIVALS, check_equal, lookup
 from bench.grouped_bags import grouped_bags
+from bench.lookup_entrants import in_code_order
 from grace_torchrec.errors import GraceError
 
 
@@ -24,7 +26,8 @@ def test_every_field_of_the_contract_that_this_version_measures(bags):
         assert set(result["ratios"][name]) == set(rivals)
     for spread in result["ns_per_id"].values():
         assert 0 < spread["p10"] <= spread["median"] <= spread["p90"]
-    assert set(result["rewrite_ns_per_id"]) == {"raw", "ordered"}
+    assert set(result["rewrite_ns_per_id"]) == {"raw", "ordered", "items"}
+    assert {"hidden_fraction", "idle_fraction", "address_share", "mode"} <= set(result)
 
 
 @pytest.mark.parametrize(("pooling", "saved"), [(30, 0.2), (60, 0.4), (145, 0.25), (12, 0.0)])
@@ -47,7 +50,7 @@ def test_more_than_the_bags_can_save_is_refused():
 def test_code_order_keeps_bags_and_puts_clusters_together(bags):
     ids, offsets = bags.batches[0]
     code = bags.sums.code.item_code_N
-    ordered = _in_code_order(ids, offsets, code)
+    ordered = in_code_order(ids, offsets, code)
     for a, b in itertools.pairwise(offsets.tolist()):
         assert sorted(ordered[a:b].tolist()) == sorted(ids[a:b].tolist())
         assert (np.diff(code[ordered[a:b].numpy()]) >= 0).all()
@@ -56,4 +59,31 @@ def test_code_order_keeps_bags_and_puts_clusters_together(bags):
 def test_an_entrant_that_differs_is_never_timed():
     entrants = {"embedding_bag": lambda k: torch.ones(2, 2), "ours": lambda k: torch.zeros(2, 2)}
     with pytest.raises(GraceError, match="ours differs"):
-        _check_equal(entrants, 1)
+        check_equal(entrants, 1, "embedding_bag", 1e-5)
+
+
+def test_the_grid_resumes_where_it_stopped_and_counts_two_losses_of_three(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup_grid, "DIMS", (64,))
+    monkeypatch.setattr(lookup_grid, "POOLINGS", (30,))
+    monkeypatch.setattr(lookup_grid, "BATCHES", (64, 512))
+    monkeypatch.setattr(lookup_grid, "THREADS", (1,))
+    monkeypatch.setattr(lookup_grid, "SAVED", (0.13, 0.4))
+    forwards = iter([1.1, 0.9, 0.96, 1.0, 0.9, 1.2, 1.2])  # cells 1 | 2 (loses) | 3 (does not)
+    measured = []
+
+    def measure(cell):
+        measured.append(cell)
+        if len(measured) == 8:
+            raise KeyboardInterrupt
+        ratio = {"stock_ebc": {"median": next(forwards, 1.3)}}
+        return {"mode": "fused", "ratios": {"forward": ratio, "fused": ratio, "ahead": ratio}}
+
+    out = tmp_path / "grid.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        lookup_grid.run_grid(measure, (), out)
+    with out.open("a") as file:
+        file.write('{"cell": {"dim": 6')  # the process ended in the middle of a line
+    result = lookup_grid.run_grid(measure, (), out)
+    assert len(measured) == 9
+    assert (result["cells"], result["losing"]) == (4, 1)
+    assert "saved=0.4" in result["losing_cells"][0]

@@ -27,6 +27,7 @@ PUBLIC = [
     "rebuild_sums_",
     "restore_",
     "rewrite",
+    "schedule_",
     "verify",
 ]
 HEAVY = {"torch", "numpy", "scipy", "numba", "triton", "torchrec", "fbgemm_gpu"}

@@ -116,8 +116,18 @@ def test_a_table_that_is_slower_alone_shares_hbm_where_the_whole_model_gains(
     assert "slower alone, all tables together are faster" in item.reason
 
 
-def test_one_memory_needs_no_hbm(spec_of, good):
+def test_a_table_in_the_cache_of_a_cpu_is_not_rewritten_in_line(spec_of, good):
     (table,) = settle([spec_of()], [good], MemoryModel.named("cpu"), QUICK)
+    assert (table.verdict, table.sums) == ("leave stock", None)
+    assert "rewriting in line is modelled at" in table.reason
+    ahead = replace(QUICK, rewriting="ahead")
+    (table,) = settle([spec_of()], [good], MemoryModel.named("cpu"), ahead)
+    assert (table.verdict, table.lookup) == ("use", "ahead")
+
+
+def test_one_memory_needs_no_hbm(spec_of, good):
+    asked = replace(QUICK, lookup="fused")
+    (table,) = settle([spec_of()], [good], MemoryModel.named("cpu"), asked)
     assert (table.verdict, table.placement.originals, table.predicted.hbm_s) == ("use", "host", 0.0)
     assert table.predicted.time_ratio > 1
 

@@ -40,14 +40,14 @@ def jit(function: Any = None, *, parallel: bool = False) -> Any:
 
 def compile_for_address(function: Callable[..., Any], signature: Any) -> Any:
     """Compile for callers that hold an address (``.address`` of the result), cached like ``jit``."""
-    given = sigutils.normalize_signature(signature)
+    given = sigutils.normalize_signature(signature)  # type: ignore[no-untyped-call]
     compiled = CFunc(function, given, locals={}, options={"nopython": True})
     try:
         compiled.enable_caching()
     except RuntimeError:  # no folder can hold a cache
-        return cfunc(signature, nopython=True)(function)
+        return cfunc(signature)(function)
     if not _stamped(compiled, function):
-        return cfunc(signature, nopython=True)(function)
+        return cfunc(signature)(function)
     compiled.compile()
     return compiled
 

@@ -1,0 +1,1 @@
+"""What the case ``schedule`` measures, a file each."""

@@ -1,0 +1,50 @@
+"""MODEL on the command line: a bundled name, or ``package.module:function``.
+
+Flow: text -> *Example*: a model in eval mode and batches of positional arguments.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+from torch import nn
+
+from grace_torchrec.errors import GraceError
+from grace_torchrec.models.bundled import MODELS, Example, bundled
+
+
+def load_model(text: str) -> Example:
+    """Return the model that MODEL names.
+
+    Args:
+        text: ``dlrm``, ``wide_deep``, ``din``, ``bst``, or ``package.module:function``, a function
+            that returns (model, example batches).
+
+    Raises:
+        GraceError: there is no such name, or the function returns something else.
+    """
+    if ":" not in text:
+        if text not in MODELS:
+            raise GraceError(
+                f"MODEL {text!r}: not one of {', '.join(MODELS)} and not package.module:function"
+            )
+        return bundled(text)
+    module_name, _, function_name = text.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # modules beside the user, as with python -m
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise GraceError(f"MODEL {text!r}: cannot be loaded ({error}); check the name") from error
+    return _checked(text, function())
+
+
+def _checked(text: str, found: Any) -> Example:
+    """Return (model, batches) as an Example."""
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
+        raise GraceError(f"MODEL {text!r}: returns no (model, example batches); return both")
+    model, batches = found
+    batches = tuple(b if isinstance(b, tuple) else (b,) for b in batches)
+    if not batches:
+        raise GraceError(f"MODEL {text!r}: returns no example batch; return one or more")
+    return Example(text, model.eval(), batches)

@@ -1,0 +1,148 @@
+"""Online decisions: monitor, stream choice, embedding order, scheduler, segments."""
+
+import random
+
+import pytest
+
+from bench.scheduling.costs import load_costs
+from bench.scheduling.overhead import segment_graph
+from grace_torchrec.errors import GraceError
+from grace_torchrec.schedule.embedding_order import START_RULES, EmbeddingOrder
+from grace_torchrec.schedule.lower import lower
+from grace_torchrec.schedule.monitor import WorkloadMonitor
+from grace_torchrec.schedule.online import OnlineScheduler, segments
+from grace_torchrec.schedule.op_graph import OpGraph
+from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.stream_choice import CHOICES, Asked, chains, recos
+
+
+def test_expected_completion_is_the_queue_less_what_has_run():
+    monitor = WorkloadMonitor(2)
+    assert monitor.launch(0, 5.0, 28, (), 100.0) == 105
+    assert monitor.launch(0, 3.0, 28, (), 101.0) == 108
+    assert monitor.expected_completion_us(0, 102.0) == 6
+    assert monitor.expected_completion_us(0, 150.0) == 3
+    assert monitor.expected_completion_us(1, 102.0) == 0
+
+
+def test_occupancy_is_blocks_of_running_operators_over_processors():
+    monitor = WorkloadMonitor(3, processors=56)
+    monitor.launch(0, 5.0, 28, (), 0.0)
+    monitor.launch(0, 5.0, 56, (), 0.0)
+    monitor.launch(1, 5.0, 999, (), 0.0)
+    assert monitor.occupancy() == 1.5
+    monitor.complete(0, 5.0)
+    assert monitor.occupancy() == 2
+
+
+def test_a_monitor_that_was_right_has_no_error():
+    monitor = WorkloadMonitor(1)
+    for now in (0.0, 10.0):
+        done = monitor.launch(0, 5.0, 1, (), now)
+        monitor.complete(0, done)
+    assert monitor.mean_error_us == 0
+    monitor.launch(0, 5.0, 1, (), 20.0)
+    monitor.complete(0, 28.0)
+    assert monitor.mean_error_us == 1
+    with pytest.raises(GraceError, match="nothing to complete"):
+        monitor.complete(0, 30.0)
+
+
+def test_recos_takes_an_idle_stream_best_one_that_ran_the_inputs():
+    monitor = WorkloadMonitor(3)
+    assert recos()(Asked(0, 0, 8), monitor) == 0
+    assert recos()(Asked(0, 0, 8, streams_needed=(2,)), monitor) == 2
+    monitor.launch(0, 5.0, 8, (), 0.0)
+    assert recos()(Asked(0, 0, 8, streams_needed=(0,)), monitor) == 1
+
+
+def test_recos_takes_the_second_shortest_where_the_shortest_overloads():
+    monitor = WorkloadMonitor(2, processors=56)
+    monitor.launch(0, 5.0, 8, (), 0.0)
+    monitor.launch(1, 9.0, 56, (), 0.0)
+    assert recos(threshold=2.0)(Asked(0, 0, 28), monitor) == 0
+    assert recos(threshold=1.2)(Asked(0, 0, 28), monitor) == 1
+
+
+def test_recos_keeps_a_cache_on_its_stream_while_it_is_used():
+    monitor = WorkloadMonitor(3)
+    monitor.launch(2, 50.0, 8, ("cache",), 0.0)
+    asked = Asked(0, 0, 8, resources=("cache",))
+    assert recos()(asked, monitor) == 2
+    monitor.complete(2, 50.0)
+    assert recos()(asked, monitor) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("TSSS", 0), ("MSSS", 1), ("TSMS", 2), ("StreamRec", 3), ("Opara", 3)]
+)
+def test_the_rivals_see_only_numbers(name, wanted):
+    asked = Asked(op=1, query=5, grid=1, chain=2)
+    assert CHOICES[name](asked, WorkloadMonitor(4)) == wanted
+
+
+def test_a_chain_goes_on_until_it_is_taken():
+    assert chains(OpGraph.from_needs([[], [0], [0], [1, 2], []])) == [0, 0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("rule", START_RULES)
+def test_every_query_launches_every_embedding_once(rule):
+    order = EmbeddingOrder(7, rule)
+    starts = []
+    for query in range(10):
+        mine = order.begin_query()
+        assert sorted(mine) == list(range(7))
+        starts.append(mine[0])
+        order.launched(mine[query % 7])
+    assert (len(set(starts)) > 1) == (rule != "first")
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(GraceError, match="half_round"):
+        EmbeddingOrder(3, "middle")
+
+
+@pytest.mark.parametrize("name", ["dlrm", "wide_deep", "din", "bst"])
+def test_the_online_scheduler_launches_every_operator_after_what_it_needs(name):
+    costs = load_costs(name, "a30")
+    scheduler = OnlineScheduler(costs.graph, costs.stats, 4)
+    queries = [scheduler.begin() for _ in range(3)]
+    launched = [set() for _ in queries]
+    pending = []
+    rng = random.Random(0)
+    while any(query.ready for query in queries):
+        k = rng.choice([k for k, query in enumerate(queries) if query.ready])
+        op, stream = scheduler.launch_next(queries[k])
+        assert set(costs.graph.ops[op].needs) <= launched[k]
+        launched[k].add(op)
+        pending.append(stream)
+        if rng.random() < 0.6:
+            scheduler.complete(pending.pop(rng.randrange(len(pending))))
+    for stream in pending:
+        scheduler.complete(stream)
+    assert all(len(done) == len(costs.graph.ops) for done in launched)
+    assert scheduler.backlog_us == [0.0] * 4
+    assert scheduler.blocks == 0
+
+
+def test_a_cache_in_use_decides_the_stream():
+    graph = OpGraph.from_needs([[], [], []]).with_resources({}, {"v1": ["c"], "v2": ["d"]})
+    stats = OpStats.of(graph, [OpStat(5.0)] * 3, "json", "")
+    scheduler = OnlineScheduler(graph, stats, 3)
+    streams = {}
+    for query in (scheduler.begin(), scheduler.begin()):
+        for _ in range(3):
+            op, stream = scheduler.launch_next(query)
+            streams.setdefault(op, []).append(stream)
+    assert len(set(streams[0])) == len(set(streams[1])) == 1
+
+
+@pytest.mark.parametrize("streams", [2, 4, 8])
+def test_segments_hold_every_operator_once_and_form_a_graph(schedule_of, streams):
+    schedule = schedule_of("wide_deep", streams)
+    runs = segments(lower(schedule))
+    assert sorted(op for run in runs for op in run) == list(range(len(schedule.graph.ops)))
+    assert all(len({schedule.stream_n[op] for op in run}) == 1 for run in runs)
+    graph, stats = segment_graph(schedule)
+    assert sum(stats.times_us) == pytest.approx(sum(schedule.times_us))
+    assert len(graph.ops) == len(runs) < len(schedule.graph.ops) / 3
