@@ -8,6 +8,7 @@ Shapes: F features, T tables, B bags of each feature, D dimension.
 """
 
 from dataclasses import dataclass
+from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,8 +33,8 @@ class _Tables:
     Attributes:
         weights: Original rows.
         states: What tells that a table was given other rows: see ``_state``.
-        codes: Cluster codes of every table.
-        code_versions: Their version counters.
+        arrays: Codes and hot rows of every table.
+        versions: Their version counters.
         rows: Where they lie.
         watch: Their stored rows, ready to be compared.
         by_lookup: Laid out features of each lookup, by its number and their positions.
@@ -42,8 +43,8 @@ class _Tables:
 
     weights: list[Tensor]
     states: list[tuple[Any, ...]]
-    codes: list[Tensor]
-    code_versions: list[int]
+    arrays: list[Tensor]
+    versions: list[int]
     rows: list[TableRows]
     watch: freshness.Watch
     by_lookup: dict[tuple[int, tuple[int, ...]], FeatureRows]
@@ -60,11 +61,10 @@ class DirectLookup:
     def __init__(self, owner: "GraceEmbeddingBagCollection") -> None:
         self._owner = owner
         self._tables: _Tables | None = None
-        self._holders: list[dict[str, Any]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles lay their tables out themselves."""
-        return {"_owner": self._owner, "_tables": None, "_holders": []}
+        return {"_owner": self._owner, "_tables": None}
 
     def lookup_for(self, features: Any) -> Lookup | None:
         """Return the lookup that serves a whole batch here, None where the ops have to.
@@ -82,7 +82,7 @@ class DirectLookup:
         bags = features.bags if is_rewritten else features
         if not _torchrec.is_plain_eager(bags):
             return None
-        weights = self._weights()
+        weights = owner.weights()
         for weight in weights:
             if not weight.is_cpu:
                 return None
@@ -224,33 +224,27 @@ class DirectLookup:
         )
 
     def _current(self) -> _Tables:
-        """Return the tables, laid out anew if one was given other rows, after checking their sums."""
+        """Return the tables, laid out anew if one was given other rows or codes; check their sums."""
         found = self._tables
         if found is not None:
-            for now, weight, state in zip(
-                self._weights(), found.weights, found.states, strict=True
+            weights, arrays = self._owner.weights(), self._owner.rewriter.arrays()
+            if (
+                any(map(is_not, weights, found.weights))
+                or any(map(is_not, arrays, found.arrays))
+                or list(map(_state, weights)) != found.states
+                or _versions(arrays) != found.versions
             ):
-                if now is not weight or _state(now) != state:
-                    found = None
-                    break
-        if found is not None and _versions(found.codes) != found.code_versions:
-            found = None
+                found = None
         if found is None or not found.watch.is_current():
             found = self._tables = self._lay_out()
         found.watch.check()
         return found
 
-    def _weights(self) -> list[Tensor]:
-        """Return the original rows of every table, as they are now."""
-        if not self._holders:
-            self._holders.extend(self._owner.parameter_holders())
-        return [holder["weight"] for holder in self._holders]
-
     def _lay_out(self) -> _Tables:
         """Find every table, refuse what no kernel reads."""
         owner = self._owner
         rewriter = owner.rewriter
-        weights = self._weights()
+        weights, arrays = owner.weights(), rewriter.arrays()
         for plan, weight in zip(owner.table_plans, weights, strict=True):
             refuse_unreadable(repr(plan.spec.name), weight)
         rows = [
@@ -264,9 +258,9 @@ class DirectLookup:
             )
             for t, weight in enumerate(weights)
         ]
-        states, codes = [_state(weight) for weight in weights], rewriter.item_codes()
+        states = [_state(weight) for weight in weights]
         watch = freshness.Watch(*owner.stored_state())
-        return _Tables(weights, states, codes, _versions(codes), rows, watch, {}, {})
+        return _Tables(weights, states, arrays, _versions(arrays), rows, watch, {}, {})
 
     def _features(self, tables: _Tables, lookup: Lookup, positions: tuple[int, ...]) -> FeatureRows:
         """Return the features of a lookup, laid out once for each order of the batch's keys."""

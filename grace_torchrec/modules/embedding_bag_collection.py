@@ -80,6 +80,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         self.path = path
         self._configs = list(collection.embedding_bag_configs())
         self._plans = plan_of_each(collection, plans)
+        self._homes = [(plan.spec.name, plan.placement.originals) for plan in self._plans]
         self._is_weighted = bool(collection.is_weighted())
         means = [p.spec.name for p in self._plans if p.spec.pooling == "mean"]
         self._weighted_mean = means if self._is_weighted else []
@@ -231,7 +232,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
 
     def homes(self) -> list[tuple[str, str]]:
         """Return (table name, tier of its original rows) in order."""
-        return [(plan.spec.name, plan.placement.originals) for plan in self._plans]
+        return list(self._homes)
 
     def weight(self, table: int) -> nn.Parameter:
         """Return the original rows of table number ``table``."""
@@ -363,10 +364,14 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return the inner collection that holds an original table."""
         return getattr(self, self._plans[table].placement.originals)
 
-    def parameter_holders(self) -> list[dict[str, Any]]:
-        """Return, for each table, the dictionary whose ``weight`` is its original rows."""
-        homes: Any = [self._home(t).embedding_bags for t in range(len(self._configs))]
-        return [home[c.name]._parameters for home, c in zip(homes, self._configs, strict=True)]
+    def weights(self) -> list[Tensor]:
+        """Return the original rows of every table; each forward asks, so by plain dictionaries.
+
+        Nothing on the way is remembered: a Parameter, a table or a whole tier may be replaced.
+        """
+        modules: Any = self._modules
+        bags = {t: modules[t]._modules["embedding_bags"]._modules for t in TIERS if t in modules}
+        return [bags[tier][name]._parameters["weight"] for name, tier in self._homes]
 
     def _rows_of(self, tier: str, name: str) -> nn.Parameter:
         """Return the rows of an inner table; plain dictionaries, for this runs in every forward."""

@@ -7,6 +7,7 @@ Shapes: F features, B bags of each, N items, R stored rows.
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,12 @@ class Rewriter(nn.Module):
         for t, plan in enumerate(plans):
             self._hold(f"item_code_{t}", item_code(plan))
             self._hold(f"hot_row_{t}", hot_rows(plan))
+        self._array_names = list(self._buffers)
+
+    def arrays(self) -> list[Tensor]:
+        """Return codes and hot rows of every table; a plain dictionary, for each forward asks."""
+        buffers: Any = self._buffers
+        return [buffers[name] for name in self._array_names]
 
     def item_codes(self) -> list[Tensor]:
         """Return the packed cluster codes of every table (empty without sums)."""

@@ -51,8 +51,43 @@ class LookupCase:
 
 
 @pytest.fixture(scope="session")
-def table_of(clusters_of) -> Callable[..., LookupCase]:
-    """Return a function that makes a table; ``whole`` rows make sums exact in every order."""
+def int8_rows_of() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function from float rows to fbgemm's int8 rows: fp16 scale, fp16 bias, values.
+
+    Whole numbers less than 256 apart get the scale 1: they are kept exactly.
+    """
+
+    def make(rows_ND: torch.Tensor) -> torch.Tensor:
+        rows = rows_ND.double()
+        least, most = (
+            (rows.amin(1), rows.amax(1)) if rows.numel() else (rows.new_zeros(rows.shape[0]),) * 2
+        )
+        whole = bool((rows == rows.round()).all()) and bool((most - least < 256).all())
+        scale = torch.ones_like(least) if whole else (most - least).clamp(min=1e-3) / 255
+        head = torch.stack([scale, least], dim=1).half()
+        values = ((rows - head[:, 1:].double()) / head[:, :1].double()).round().clamp(0, 255)
+        return torch.cat([head.view(torch.uint8), values.to(torch.uint8)], dim=1)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def float_rows_of() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function from fbgemm's int8 rows to the numbers they stand for, float64."""
+
+    def make(rows_NW: torch.Tensor) -> torch.Tensor:
+        head = torch.from_numpy(rows_NW[:, :4].numpy().copy().view(np.float16)).double()
+        return rows_NW[:, 4:].double() * head[:, :1] + head[:, 1:]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def table_of(clusters_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCase]:
+    """Return a function that makes a table; ``whole`` rows make sums exact in every order.
+
+    ``torch.uint8`` makes int8 rows; ``rows_ND`` and ``stored_RD`` are then the numbers they are.
+    """
 
     def make(
         random: np.random.Generator,
@@ -70,7 +105,10 @@ def table_of(clusters_of) -> Callable[..., LookupCase]:
             if whole
             else random.normal(size=(num_items, dim))
         )
-        rows = torch.from_numpy(values).to(dtype)
+        int8 = dtype == torch.uint8
+        rows = torch.from_numpy(values).to(torch.float32 if int8 else dtype)
+        if int8:
+            rows = float_rows_of(int8_rows_of(rows)).float()
         groups = clusters_of(random, num_items) if sums else StoredSums.none(num_items)
         stored = (
             build_rows_reference(
@@ -79,15 +117,21 @@ def table_of(clusters_of) -> Callable[..., LookupCase]:
             if groups.num_sums
             else rows[:0]
         )
+        if int8:
+            stored = float_rows_of(int8_rows_of(stored)).float()
         num_hbm_sums = int(groups.num_sums * hbm_share)
         hot = np.sort(random.permutation(num_items)[:num_hot])
         hot_row = np.full(num_items if num_hot else 0, -1, np.int32)
         hot_row[hot] = num_hbm_sums + np.arange(num_hot)
         code = groups.code.item_code_N if groups.num_sums else np.zeros(0, np.int32)
+        held_rows, held_stored = (
+            (int8_rows_of(rows), int8_rows_of(stored)) if int8 else (rows, stored)
+        )
+        copies = held_rows[torch.from_numpy(hot)]
         table = TableRows(
-            rows_ND=rows.numpy(),
-            hbm_RD=torch.cat([stored[:num_hbm_sums], rows[torch.from_numpy(hot)]]).numpy(),
-            host_RD=stored[num_hbm_sums:].clone().numpy(),
+            rows_ND=held_rows.numpy(),
+            hbm_RD=torch.cat([held_stored[:num_hbm_sums], copies]).numpy(),
+            host_RD=held_stored[num_hbm_sums:].clone().numpy(),
             codes=code,
             hot_row_N=hot_row,
             num_hbm_sums=num_hbm_sums,

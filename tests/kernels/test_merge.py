@@ -114,6 +114,42 @@ def test_hostile_bags_are_rewritten_as_the_reference_does(offsets_of, bags, weig
     assert_as_reference(ids, offsets, weights, SUMS.code.item_code_N)
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 23), max_size=40), min_size=1, max_size=12),
+    st.integers(0, 3),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_bags_in_order_of_code_or_nearly_so(offsets_of, bags, swaps, repeats, seed):
+    """Bags whose codes rise are merged run by run, the others through a table, in turns."""
+    random = np.random.default_rng(seed)
+    code = SUMS.code.item_code_N
+    ordered = []
+    for bag in bags:
+        items = np.array(bag if repeats else sorted(set(bag)), np.int32)
+        items = items[np.argsort(code[items], kind="stable")]
+        for _ in range(swaps if items.size > 1 else 0):
+            a, b = random.integers(0, items.size, 2)
+            items[[a, b]] = items[[b, a]]
+        ordered.append(items.tolist())
+    ids, offsets = flat(ordered, offsets_of)
+    assert_as_reference(ids, offsets, None, code)
+
+
+def test_runs_and_tables_take_turns_bag_by_bag(offsets_of):
+    """One item behind the end of a run, or twice, and its bag goes through the table."""
+    code = SUMS.code.item_code_N
+    rising = np.argsort(code, kind="stable")[-18:]  # all clustered items, in order of code
+    first, last = rising[:1], rising[-1:]
+    bags = [
+        rising, np.r_[rising, first], rising, np.r_[rising, last], np.r_[last, first], rising[::-1],
+        rising[::2], np.r_[first, rising], first, np.r_[first, first], rising[1::3],
+    ]  # fmt: skip
+    ids, offsets = flat([bag.tolist() for bag in bags], offsets_of)
+    rows = assert_as_reference(ids, offsets, None, code)
+    assert rows.size < ids.size / 2
+
+
 def test_a_bag_of_more_rows_than_16_bits_count(offsets_of):
     """The fast path packs the place of a row in its bag into 16 bits."""
     num_items = 160_000
