@@ -1,0 +1,211 @@
+"""Choosing: every method is fitted on a part of the train bags, the rest of them decides.
+
+Flow: (fit, validation, train) -> candidates -> *Choice* of a method, or of no sums -> refit.
+Derived, as the paper has one method.  A gain under one point of rows is no gain: it would not
+pay for the rows, and bags without structure show gains of that size.  Candidates are fitted once
+for the largest budget where smaller ones are a prefix of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal
+
+from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
+from grace_torchrec.grouping.budgets import check_budget
+from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
+from grace_torchrec.grouping.partners import RankedBags, best_partners, ranked_bags
+from grace_torchrec.sums.count_reads import count_reads
+from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.trace import Trace
+
+Allow = Literal["in_line", "ahead"]
+LEAST_GAIN = 0.01  # of the rows that the validation bags read
+SET_RULES = (set_merge.Rule(), set_merge.Rule(popularity=1.0))
+NONE = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What is stored for one budget, and why.
+
+    Attributes:
+        sums: Fitted on all train bags.
+        method: ``none``, ``grace``, ``grace_floor``, ``subsets`` or ``set_merge``.
+        parameter: The parameter that was chosen with it, or an empty string.
+        cuts: Candidate (method and parameter) -> cut on the validation bags.
+    """
+
+    sums: StoredSums
+    method: str
+    parameter: str
+    cuts: dict[str, float]
+
+    @property
+    def picked(self) -> str:
+        """Method and parameter in one string."""
+        return _name(self.method, self.parameter)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A method with a parameter.
+
+    Attributes:
+        method: Name of the method.
+        parameter: Its parameter as text.
+        build: (counted trace, budget) -> sums.
+    """
+
+    method: str
+    parameter: str
+    build: Callable[["CountedTrace", int], StoredSums]
+
+
+class CountedTrace:
+    """A trace and what methods count on it, each when it is first asked for."""
+
+    def __init__(self, trace: Trace, most: int, fit_bags: int) -> None:
+        """Count on ``trace`` for budgets up to ``most``; floors hold for ``fit_bags`` bags."""
+        self.trace = trace
+        self.most = most
+        self.floor_scale = trace.num_bags / max(fit_bags, 1)
+        self._sets: dict[set_merge.Rule, StoredSums] = {}
+
+    @cached_property
+    def pairs(self) -> PairCounts:
+        """All pair counts."""
+        return count_pairs(self.trace)
+
+    @cached_property
+    def bags(self) -> RankedBags:
+        """Bags by rank."""
+        return ranked_bags(self.trace)
+
+    @cached_property
+    def subsets(self) -> subset_clusters.RankedSubsets:
+        """Subsets of clusters in order of value."""
+        count = subset_clusters.cluster_partners(self.bags.num_items)
+        return subset_clusters.rank_subsets(self.bags, best_partners(self.bags, count), self.most)
+
+    def sets(self, rule: set_merge.Rule) -> StoredSums:
+        """Merged sets for the largest budget."""
+        if rule not in self._sets:
+            self._sets[rule] = set_merge.merge_sets(self.bags, self._partners, self.most, rule)
+        return self._sets[rule]
+
+    @cached_property
+    def _partners(self) -> set_merge.Partners:
+        """First candidates of merged sets."""
+        return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))
+
+
+def fit_auto(
+    fit_part: Trace,
+    validation: Trace,
+    train: Trace,
+    budget: int,
+    allow: Allow = "in_line",
+) -> Choice:
+    """Choose among all methods and no sums for one budget.
+
+    Args:
+        fit_part: Train bags without the validation bags.
+        validation: Bags that decide.
+        train: All train bags, for the refit of what was chosen.
+        budget: Most sums to store.
+        allow: ``in_line``: only codes that rewrite while serving; ``ahead``: sets too.
+
+    Raises:
+        GraceError: the budget is below 0.
+    """
+    return fit_auto_budgets(fit_part, validation, train, [budget], allow)[budget]
+
+
+def fit_auto_budgets(
+    fit_part: Trace,
+    validation: Trace,
+    train: Trace,
+    budgets: Sequence[int],
+    allow: Allow = "in_line",
+) -> dict[int, Choice]:
+    """Choose for several budgets; pairs are counted and sets are merged once for all of them.
+
+    Args:
+        fit_part: See :func:`fit_auto`, as the next two.
+        validation: Bags that decide.
+        train: All train bags.
+        budgets: Most sums to store, one or more.
+        allow: See :func:`fit_auto`.
+
+    Raises:
+        GraceError: a budget is below 0.
+    """
+    for budget in budgets:
+        check_budget(budget)
+    most = max(budgets)
+    counted = CountedTrace(fit_part, most, fit_part.num_bags)
+    picks = {budget: pick(counted, validation, budget, allow) for budget in budgets}
+    del counted  # the counts of all train bags take its place
+    whole = CountedTrace(train, most, fit_part.num_bags)
+    return {
+        budget: Choice(best.build(whole, budget), best.method, best.parameter, cuts)
+        for budget, (best, cuts) in picks.items()
+    }
+
+
+def pick(
+    counted: CountedTrace, validation: Trace, budget: int, allow: Allow
+) -> tuple[Candidate, dict[str, float]]:
+    """Return the best candidate on ``validation`` and the cuts of all.
+
+    Ties go to the candidate that comes first: no sums, then the simpler code.
+    """
+    none = Candidate(NONE, "", lambda whole, _: StoredSums.none(whole.trace.num_items))
+    best, best_cut = none, LEAST_GAIN
+    cuts = {NONE: 0.0}
+
+    def judge(candidate: Candidate) -> float:
+        """Return the cut of a candidate, keep it if it is the best so far."""
+        nonlocal best, best_cut
+        cut = count_reads(validation, candidate.build(counted, budget)).cut
+        cuts[_name(candidate.method, candidate.parameter)] = cut
+        if cut > best_cut or (best is none and cut >= LEAST_GAIN):
+            best, best_cut = candidate, cut
+        return cut
+
+    try:
+        for limit in paper_greedy.SIZE_LIMITS:
+            judge(Candidate("grace", f"size_limit={limit}", partial(_grace, limit)))
+        grace_floor.floor_cuts(
+            lambda floor: judge(
+                Candidate("grace_floor", f"floor={floor:g}", partial(_grace_floor, floor))
+            )
+        )
+    except TooManyPairs:
+        pass  # the table is too large for all pair counts: the other methods need no such graph
+    judge(Candidate("subsets", "", lambda whole, rows: whole.subsets.first(rows)))
+    for rule in SET_RULES if allow == "ahead" else ():
+        judge(Candidate("set_merge", f"popularity={rule.popularity:g}", partial(_sets, rule)))
+    return best, cuts
+
+
+def _grace(size_limit: int, counted: CountedTrace, budget: int) -> StoredSums:
+    """Build the paper's clusters."""
+    rule = paper_greedy.GrowthRule(size_limit=size_limit)
+    return paper_greedy.grow_clusters(counted.pairs, budget, rule)
+
+
+def _grace_floor(floor: float, counted: CountedTrace, budget: int) -> StoredSums:
+    """Build clusters of one price, scaled to the bags."""
+    return grace_floor.grow_to_floor(counted.pairs, budget, floor * counted.floor_scale)
+
+
+def _sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
+    """Build merged sets."""
+    return counted.sets(rule).first(budget)
+
+
+def _name(method: str, parameter: str) -> str:
+    """Return method and parameter as one text."""
+    return f"{method} {parameter}".rstrip()
