@@ -11,10 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
-from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, pop, push, replace_top
-from grace_torchrec.grouping._heap_core import with_room
+from grace_torchrec.grouping._heap_core import (
+    HALF,
+    LOWER_HALF,
+    comes_first,
+    pack,
+    pop,
+    push,
+    replace_top,
+    with_room,
+)
 from grace_torchrec.grouping._partner_core import keep_best
-from grace_torchrec.grouping._token_core import DENSE, clear_bits, count_listed, count_shared, intersect, remove, set_bits
+from grace_torchrec.grouping._token_core import (
+    DENSE,
+    clear_bits,
+    count_listed,
+    count_shared,
+    intersect,
+    remove,
+    set_bits,
+)
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -22,9 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @jit
-def worth(
-    count: int, expected: float, size: int, popularity: float, size_price: float
-) -> float:
+def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> float:
     """Return the key of a candidate; see ``set_merge.Rule``.
 
     Args:
@@ -109,10 +123,12 @@ def merge(
         size = sizes_T[one] + sizes_T[other]
         expected = scale * born_T[one] * born_T[other]
         most = ends_T[one] - starts_T[one]
-        next_at = 2 if heap > 2 and keys[2] > keys[1] else 1
+        second = 1
+        if heap > 2 and comes_first(keys[2], pairs[2], keys[1], pairs[1]):
+            second = 2
         if most >= least:
             bound = worth(most, expected, size, popularity, size_price)
-            if heap > 1 and bound < keys[next_at]:
+            if heap > 1 and comes_first(keys[second], pairs[second], bound, pair):
                 replace_top(keys, pairs, heap, bound, pair)  # too few bags are left for the top
                 continue
             most = _count_both(lists, starts_T, ends_T, bits_DW, row_T, one, other, shared_B)
@@ -120,7 +136,7 @@ def merge(
             heap = pop(keys, pairs, heap)
             continue
         key = worth(most, expected, size, popularity, size_price)
-        if heap > 1 and key < keys[next_at]:
+        if heap > 1 and comes_first(keys[second], pairs[second], key, pair):
             replace_top(keys, pairs, heap, key, pair)
             continue
         heap = pop(keys, pairs, heap)
@@ -166,10 +182,21 @@ def merge(
 
 
 @jit
-def _count_both(lists: Int32s, starts_T: Int64s, ends_T: Int64s, bits_DW: npt.NDArray[np.uint64], row_T: Int32s, short: int, long: int, shared_B: Int32s) -> int:
+def _count_both(
+    lists: Int32s,
+    starts_T: Int64s,
+    ends_T: Int64s,
+    bits_DW: npt.NDArray[np.uint64],
+    row_T: Int32s,
+    short: int,
+    long: int,
+    shared_B: Int32s,
+) -> int:
     """Return in how many bags two tokens stand."""
     if row_T[long] < 0:
-        return intersect(lists[starts_T[short] : ends_T[short]], lists[starts_T[long] : ends_T[long]], shared_B)
+        return intersect(
+            lists[starts_T[short] : ends_T[short]], lists[starts_T[long] : ends_T[long]], shared_B
+        )
     if row_T[short] >= 0 and ends_T[short] - starts_T[short] > bits_DW.shape[1]:
         return count_shared(bits_DW[row_T[short]], bits_DW[row_T[long]])
     return count_listed(lists[starts_T[short] : ends_T[short]], bits_DW[row_T[long]])

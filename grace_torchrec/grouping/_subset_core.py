@@ -19,9 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @jit
-def count_masks(
-    offsets_B1: Int64s, ids_L: Int32s, code_N: Int64s, num_entries: int
-) -> Int32s:
+def count_masks(offsets_B1: Int64s, ids_L: Int32s, code_N: Int64s, num_entries: int) -> Int32s:
     """Count the masks that the bags leave of each cluster.
 
     Args:

@@ -86,7 +86,9 @@ def fit_validated(
     """
     check_budget(budget)
     pairs = count_pairs(fit_trace, memory_limit_bytes)
-    cuts = floor_cuts(lambda floor: count_reads(validation, grow_to_floor(pairs, budget, floor)).cut)
+    cuts = floor_cuts(
+        lambda floor: count_reads(validation, grow_to_floor(pairs, budget, floor)).cut
+    )
     best = best_floor(cuts)
     floor = best * floor_scale(fit_trace, train)
     sums = grow_to_floor(count_pairs(train, memory_limit_bytes), budget, floor)

@@ -215,4 +215,3 @@ def grow_clusters(pairs: PairCounts, budget: int, rule: GrowthRule) -> StoredSum
     source_M = np.repeat(offsets_C1[order_C] - ordered_C1[:-1], sizes_C[order_C])
     members = members_M[source_M + np.arange(members_M.size)]
     return StoredSums.from_clusters(pairs.num_items, ordered_C1, members)
-

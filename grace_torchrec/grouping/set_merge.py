@@ -119,10 +119,7 @@ def merge_sets(
         rule.size_price,
         min(partners.partners_NK.shape[1], MOST_NEW_PARTNERS),
     )
-    indptr, ranks = _set_merge_core.expand(
-        made >> HALF, made & LOWER_HALF, bags.num_items, MAX_SET
-    )
+    indptr, ranks = _set_merge_core.expand(made >> HALF, made & LOWER_HALF, bags.num_items, MAX_SET)
     counts_N = np.empty(bags.num_items, np.int64)
     counts_N[bags.item_of_rank_N] = np.diff(bags.indptr_N1)
     return StoredSums.from_sets(bags.num_items, indptr, bags.item_of_rank_N[ranks], counts_N)
-

@@ -128,9 +128,7 @@ def rank_subsets(bags: RankedBags, partners: Partners, budget: int) -> RankedSub
     slots_M = np.arange(ranks_M.size) - np.repeat(offsets_C1[:-1], sizes_C)
     code_N = np.full(bags.num_items, -1, np.int64)
     code_N[ranks_M] = np.repeat(starts_C1[:-1], sizes_C) * 8 + slots_M
-    counts_E = _subset_core.count_masks(
-        bags.offsets_B1, bags.ranks_L, code_N, int(starts_C1[-1])
-    )
+    counts_E = _subset_core.count_masks(bags.offsets_B1, bags.ranks_L, code_N, int(starts_C1[-1]))
     most = min(budget, int(starts_C1[-1]))
     entries = _subset_core.choose(starts_C1, counts_E, most, LEAST_SUPPORT)
     return RankedSubsets(bags.num_items, offsets_C1, bags.item_of_rank_N[ranks_M], entries)

@@ -55,7 +55,6 @@ class ClusterCode:
                 f"there are {num_stored}"
             )
 
-
     def first(self, budget: int) -> tuple["ClusterCode", int]:
         """Return the code of the first clusters that fit in ``budget`` rows, and their rows."""
         blocks, members = np.unique(
@@ -64,7 +63,9 @@ class ClusterCode:
         ends = blocks.astype(np.int64) + (1 << members) - 1 - members
         kept = int(ends[ends <= budget].max(initial=0))
         inside = (self.item_code_N >= 0) & (self.item_code_N >> SLOT_BITS < kept)
-        return ClusterCode(np.where(inside, self.item_code_N, -1).astype(self.item_code_N.dtype)), kept
+        return ClusterCode(
+            np.where(inside, self.item_code_N, -1).astype(self.item_code_N.dtype)
+        ), kept
 
 
 def num_sums(cluster_size: int) -> int:

@@ -58,7 +58,10 @@ class SetCode:
         ):
             if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
                 raise GraceError(f"stored sums: the code does not cover its {name}")
-        if self.others_indptr_R1.size != num_stored + 1 or (np.diff(self.others_indptr_R1) < 1).any():
+        if (
+            self.others_indptr_R1.size != num_stored + 1
+            or (np.diff(self.others_indptr_R1) < 1).any()
+        ):
             raise GraceError("stored sums: a carried set has no other item")
         if self.others_S.size and not 0 <= self.others_S.min() <= self.others_S.max() < num_items:
             raise GraceError(f"stored sums: the code names an item outside 0..{num_items - 1}")
