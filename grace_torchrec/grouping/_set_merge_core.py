@@ -59,6 +59,7 @@ def merge(
     bags_L: Int32s,
     partners_NK: Int32s,
     counts_NK: Int32s,
+    sizes_N: Int32s,
     budget: int,
     max_size: int,
     least: int,
@@ -76,6 +77,7 @@ def merge(
         bags_L: The bags that hold each item, rising; not changed.
         partners_NK: First candidates, -1 past the last of an item.
         counts_NK: Their counts.
+        sizes_N: How many items each of the first tokens stands for.
         budget: Most merges R.
         max_size: Most items of a set.
         least: Least count of a merge.
@@ -97,8 +99,9 @@ def merge(
     born_T = np.zeros(num_tokens, np.float64)  # bags that held a token when it was made
     born_T[:num_items] = np.diff(indptr_N1)
     sizes_T = np.ones(num_tokens, np.int32)
+    sizes_T[:num_items] = sizes_N
     keys, pairs, heap = _first_candidates(
-        partners_NK, counts_NK, born_T, scale, popularity, size_price
+        partners_NK, counts_NK, sizes_N, born_T, max_size, scale, popularity, size_price
     )
     made, supports = np.empty(budget, np.int64), np.empty(budget, np.int32)
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
@@ -206,7 +209,9 @@ def _count_both(
 def _first_candidates(
     partners_NK: Int32s,
     counts_NK: Int32s,
+    sizes_N: Int32s,
     born_T: Floats,
+    max_size: int,
     scale: float,
     popularity: float,
     size_price: float,
@@ -222,8 +227,11 @@ def _first_candidates(
             partner = partners_NK[item, at]
             if partner < 0:
                 break
+            size = sizes_N[item] + sizes_N[partner]
+            if size > max_size:
+                continue
             expected = scale * born_T[item] * born_T[partner]
-            key = worth(counts_NK[item, at], expected, 2, popularity, size_price)
+            key = worth(counts_NK[item, at], expected, size, popularity, size_price)
             heap = push(keys, pairs, heap, key, pack(item, partner))
     return keys, pairs, heap
 
@@ -282,28 +290,29 @@ def _drop_large(
 
 
 @jit
-def expand(left_R: Int64s, right_R: Int64s, num_items: int, max_size: int) -> tuple[Int64s, Int64s]:
+def expand(
+    indptr_N1: Int64s, items_S: Int64s, left_R: Int64s, right_R: Int64s, max_size: int
+) -> tuple[Int64s, Int64s]:
     """Return the items of every merge as CSR, rising in each set.
 
     Args:
-        left_R: One token of each merge; merge ``r`` made the token ``num_items + r``.
+        indptr_N1: CSR of the items that the first tokens stand for.
+        items_S: Those items.
+        left_R: One token of each merge; merge ``r`` made the token ``N + r``.
         right_R: The other token.
-        num_items: Items N.
         max_size: Most items of a set.
     """
-    num_sets = left_R.size
+    num_first, num_sets = indptr_N1.size - 1, left_R.size
     indptr, items = np.zeros(num_sets + 1, np.int64), np.empty(num_sets * max_size, np.int64)
     for at in range(num_sets):
         end = indptr[at]
         for token in (left_R[at], right_R[at]):
-            if token < num_items:
-                items[end] = token
-                end += 1
-                continue
-            made = token - num_items
-            for place in range(indptr[made], indptr[made + 1]):
-                items[end] = items[place]
-                end += 1
+            if token < num_first:
+                part = items_S[indptr_N1[token] : indptr_N1[token + 1]]
+            else:
+                part = items[indptr[token - num_first] : indptr[token - num_first + 1]]
+            items[end : end + part.size] = part
+            end += part.size
         items[indptr[at] : end] = np.sort(items[indptr[at] : end])
         indptr[at + 1] = end
     return indptr, items[: indptr[num_sets]]

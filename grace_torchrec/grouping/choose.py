@@ -6,12 +6,20 @@ pay for the rows, and bags without structure show gains of that size.  Candidate
 for the largest budget where smaller ones are a prefix of it.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
 
-from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
+from grace_torchrec.grouping import (
+    grace_floor,
+    paper_greedy,
+    set_merge,
+    set_refine,
+    subset_clusters,
+)
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
 from grace_torchrec.grouping.partners import RankedBags, best_partners, ranked_bags
@@ -22,6 +30,7 @@ from grace_torchrec.traces.trace import Trace
 Allow = Literal["in_line", "ahead"]
 LEAST_GAIN = 0.01  # of the rows that the validation bags read
 SET_RULES = (set_merge.Rule(), set_merge.Rule(popularity=1.0))
+FILLED_SHARES = (0.8, 0.6)
 NONE = "none"
 
 
@@ -62,6 +71,14 @@ class Candidate:
     build: Callable[["CountedTrace", int], StoredSums]
 
 
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """The best candidate, and the cuts of all on the validation bags."""
+
+    best: Candidate
+    cuts: dict[str, float]
+
+
 class CountedTrace:
     """A trace and what methods count on it, each when it is first asked for."""
 
@@ -71,6 +88,24 @@ class CountedTrace:
         self.most = most
         self.floor_scale = trace.num_bags / max(fit_bags, 1)
         self._sets: dict[set_merge.Rule, StoredSums] = {}
+
+    def prepare(self, allow: Allow) -> None:
+        """Count what the candidates share, side by side: the cores hold no lock of the interpreter."""
+        assert self.bags.num_items >= 0  # the others begin with it
+        shared: list[Callable[[], object]] = [lambda: self.subsets, self._has_pairs]
+        if allow == "ahead":
+            assert self._partners is not None
+            shared += [partial(self.sets, rule) for rule in SET_RULES]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for done in [pool.submit(count) for count in shared]:
+                done.result()
+
+    def _has_pairs(self) -> bool:
+        """Count all pairs where there is room for them."""
+        try:
+            return self.pairs.num_edges >= 0
+        except TooManyPairs:
+            return False
 
     @cached_property
     def pairs(self) -> PairCounts:
@@ -107,7 +142,7 @@ def fit_auto(
     budget: int,
     allow: Allow = "in_line",
 ) -> Choice:
-    """Choose among all methods and no sums for one budget.
+    """Choose among all methods and no sums for one budget, then fit on all train bags.
 
     Args:
         fit_part: Train bags without the validation bags.
@@ -141,23 +176,45 @@ def fit_auto_budgets(
     Raises:
         GraceError: a budget is below 0.
     """
-    for budget in budgets:
-        check_budget(budget)
     most = max(budgets)
-    counted = CountedTrace(fit_part, most, fit_part.num_bags)
+    counted = _prepared(fit_part, budgets, allow)
     picks = {budget: pick(counted, validation, budget, allow) for budget in budgets}
     del counted  # the counts of all train bags take its place
     whole = CountedTrace(train, most, fit_part.num_bags)
-    return {
-        budget: Choice(best.build(whole, budget), best.method, best.parameter, cuts)
-        for budget, (best, cuts) in picks.items()
-    }
+    return {budget: _built(picked, whole, budget) for budget, picked in picks.items()}
 
 
-def pick(
-    counted: CountedTrace, validation: Trace, budget: int, allow: Allow
-) -> tuple[Candidate, dict[str, float]]:
-    """Return the best candidate on ``validation`` and the cuts of all.
+def choose(fit_part: Trace, validation: Trace, budget: int, allow: Allow = "in_line") -> Picked:
+    """Do the first half of :func:`fit_auto`: fit every candidate and judge it.
+
+    Raises:
+        GraceError: the budget is below 0.
+    """
+    return pick(_prepared(fit_part, [budget], allow), validation, budget, allow)
+
+
+def refit(picked: Picked, fit_part: Trace, train: Trace, budget: int) -> Choice:
+    """Do the second half of :func:`fit_auto`: fit what was picked on all train bags."""
+    return _built(picked, CountedTrace(train, budget, fit_part.num_bags), budget)
+
+
+def _prepared(fit_part: Trace, budgets: Sequence[int], allow: Allow) -> CountedTrace:
+    """Return the counts that all candidates start from."""
+    for budget in budgets:
+        check_budget(budget)
+    counted = CountedTrace(fit_part, max(budgets), fit_part.num_bags)
+    counted.prepare(allow)
+    return counted
+
+
+def _built(picked: Picked, whole: CountedTrace, budget: int) -> Choice:
+    """Build what was picked on all train bags."""
+    best = picked.best
+    return Choice(best.build(whole, budget), best.method, best.parameter, picked.cuts)
+
+
+def pick(counted: CountedTrace, validation: Trace, budget: int, allow: Allow) -> Picked:
+    """Return the best candidate on ``validation``.
 
     Ties go to the candidate that comes first: no sums, then the simpler code.
     """
@@ -185,9 +242,29 @@ def pick(
     except TooManyPairs:
         pass  # the table is too large for all pair counts: the other methods need no such graph
     judge(Candidate("subsets", "", lambda whole, rows: whole.subsets.first(rows)))
-    for rule in SET_RULES if allow == "ahead" else ():
-        judge(Candidate("set_merge", f"popularity={rule.popularity:g}", partial(_sets, rule)))
-    return best, cuts
+    if allow == "ahead":
+        _judge_sets(judge)
+    return Picked(best, cuts)
+
+
+def _judge_sets(judge: Callable[[Candidate], float]) -> None:
+    """Judge merged sets: every rule, then what can be made of the better one."""
+    plain = {}
+    for rule in SET_RULES:
+        name = f"popularity={rule.popularity:g}"
+        plain[rule] = judge(Candidate("set_merge", name, partial(_sets, rule)))
+    rule = max(plain, key=lambda one: plain[one])
+    name = f"popularity={rule.popularity:g}"
+    judge(Candidate("set_merge", f"{name} refined", partial(_refined_sets, rule)))
+    judge(Candidate("set_merge", f"{name} from=subsets refined", partial(_refined_subsets, rule)))
+    for share in FILLED_SHARES:
+        judge(
+            Candidate(
+                "set_merge",
+                f"{name} share={share:g} filled=subsets",
+                partial(_filled_sets, rule, share),
+            )
+        )
 
 
 def _grace(size_limit: int, counted: CountedTrace, budget: int) -> StoredSums:
@@ -204,6 +281,25 @@ def _grace_floor(floor: float, counted: CountedTrace, budget: int) -> StoredSums
 def _sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
     """Build merged sets."""
     return counted.sets(rule).first(budget)
+
+
+def _refined_sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
+    """Refine merged sets."""
+    return set_refine.refine(counted.bags, _sets(rule, counted, budget), budget, rule)
+
+
+def _refined_subsets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
+    """Refine the subsets of clusters as if they were merged sets."""
+    return set_refine.refine(counted.bags, counted.subsets.first(budget), budget, rule)
+
+
+def _filled_sets(
+    rule: set_merge.Rule, share: float, counted: CountedTrace, budget: int
+) -> StoredSums:
+    """Store merged sets in a share of the budget, subsets of clusters in the rest."""
+    first = _sets(rule, counted, int(share * budget))
+    rest = counted.subsets.first(budget)
+    return set_refine.mix(first, rest, budget, counted.trace.counts())
 
 
 def _name(method: str, parameter: str) -> str:

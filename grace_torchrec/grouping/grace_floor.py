@@ -18,8 +18,8 @@ from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
-COARSE_FLOORS = tuple(2.0**power for power in range(-2, 10))
-FINE_STEPS = (0.71, 0.84, 1.19, 1.41)  # around the best coarse floor
+COARSE_FLOORS = tuple(4.0**power for power in range(-1, 5))
+FINER_STEPS = (2.0, 2**0.5)  # times and divided by, around the best so far
 DEFAULT_FLOOR = 2.0
 
 
@@ -84,15 +84,29 @@ def fit_validated(
     Raises:
         GraceError: as :func:`fit`.
     """
-    check_budget(budget)
-    pairs = count_pairs(fit_trace, memory_limit_bytes)
-    cuts = floor_cuts(
-        lambda floor: count_reads(validation, grow_to_floor(pairs, budget, floor)).cut
-    )
+    cuts = validate_floors(fit_trace, validation, budget, memory_limit_bytes)
     best = best_floor(cuts)
     floor = best * floor_scale(fit_trace, train)
     sums = grow_to_floor(count_pairs(train, memory_limit_bytes), budget, floor)
     return ValidatedFloor(sums, best, cuts)
+
+
+def validate_floors(
+    fit_trace: Trace,
+    validation: Trace,
+    budget: int,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
+) -> dict[float, float]:
+    """Return the cut on ``validation`` of every floor that was tried; pairs are counted once.
+
+    Raises:
+        GraceError: as :func:`fit`.
+    """
+    check_budget(budget)
+    pairs = count_pairs(fit_trace, memory_limit_bytes)
+    return floor_cuts(
+        lambda floor: count_reads(validation, grow_to_floor(pairs, budget, floor)).cut
+    )
 
 
 def grow_to_floor(pairs: PairCounts, budget: int, floor: float) -> StoredSums:
@@ -101,14 +115,16 @@ def grow_to_floor(pairs: PairCounts, budget: int, floor: float) -> StoredSums:
 
 
 def floor_cuts(cut_of: Callable[[float], float]) -> dict[float, float]:
-    """Return the cut of every floor that was tried: a coarse grid, then around its best.
+    """Return the cut of every floor that was tried: a coarse grid, then ever closer to the best.
 
     Args:
         cut_of: Floor -> cut on validation bags.
     """
     cuts = {floor: cut_of(floor) for floor in COARSE_FLOORS}
-    best = best_floor(cuts)
-    return cuts | {best * step: cut_of(best * step) for step in FINE_STEPS}
+    for step in FINER_STEPS:
+        best = best_floor(cuts)
+        cuts |= {floor: cut_of(floor) for floor in (best / step, best * step)}
+    return cuts
 
 
 def best_floor(cuts: dict[float, float]) -> float:

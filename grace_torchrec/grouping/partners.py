@@ -78,15 +78,29 @@ def ranked_bags(trace: Trace) -> RankedBags:
     ([3, 7], [0, 1, 0, 0, 1, 0])
     """
     layers = layered_bags(trace)
-    order_N = np.argsort(-layers.counts(), kind="stable")
-    rank_N = np.empty(order_N.size, np.int64)
-    rank_N[order_N] = np.arange(order_N.size)
-    bag_L = np.repeat(np.arange(layers.num_bags), np.diff(layers.offsets_B1))
-    key_L = bag_L * max(order_N.size, 1) + rank_N[layers.ids_L]
+    return rank_tokens(layers.offsets_B1, layers.ids_L, layers.num_items)
+
+
+def rank_tokens(
+    offsets_B1: npt.NDArray[np.int64],
+    ids_L: npt.NDArray[np.int32] | npt.NDArray[np.int64],
+    num_items: int,
+) -> RankedBags:
+    """Number the items of bags without repeats by falling frequency.
+
+    Args:
+        offsets_B1: int64 ``[B + 1]``.
+        ids_L: Ids below ``num_items``, in any order.
+        num_items: Items N.
+    """
+    order_N = np.argsort(-np.bincount(ids_L, minlength=num_items), kind="stable")
+    rank_N = np.empty(num_items, np.int64)
+    rank_N[order_N] = np.arange(num_items)
+    key_L = np.repeat(np.arange(offsets_B1.size - 1), np.diff(offsets_B1)) * max(num_items, 1)
+    key_L += rank_N[ids_L]
     key_L.sort()
-    ranks = (key_L % max(order_N.size, 1)).astype(np.int32)
-    indptr, bags = bags_of_items(layers.offsets_B1, ranks, order_N.size)
-    return RankedBags(layers.offsets_B1, ranks, order_N, indptr, bags)
+    ranks = (key_L % max(num_items, 1)).astype(np.int32)
+    return RankedBags(offsets_B1, ranks, order_N, *bags_of_items(offsets_B1, ranks, num_items))
 
 
 def best_partners(

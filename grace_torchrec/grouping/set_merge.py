@@ -10,6 +10,7 @@ Shapes: N items, N1 = N + 1, R sets, R1 = R + 1, S items of all sets.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping import _set_merge_core
@@ -104,6 +105,34 @@ def merge_sets(
     bags: RankedBags, partners: Partners, budget: int, rule: Rule = DEFAULT_RULE
 ) -> StoredSums:
     """Merge on counted bags; see :func:`fit` for the result."""
+    indptr_N1, ranks = np.arange(bags.num_items + 1), np.arange(bags.num_items)
+    indptr, ranks = merge_tokens(bags, partners, indptr_N1, ranks, budget, rule)
+    counts_N = np.empty(bags.num_items, np.int64)
+    counts_N[bags.item_of_rank_N] = np.diff(bags.indptr_N1)
+    return StoredSums.from_sets(bags.num_items, indptr, bags.item_of_rank_N[ranks], counts_N)
+
+
+def merge_tokens(
+    bags: RankedBags,
+    partners: Partners,
+    indptr_N1: npt.NDArray[np.int64],
+    items_S: npt.NDArray[np.int64],
+    budget: int,
+    rule: Rule,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Merge tokens that may stand for several items already.
+
+    Args:
+        bags: Bags of tokens.
+        partners: Their first candidates.
+        indptr_N1: CSR of the items that each token stands for.
+        items_S: Those items.
+        budget: Most merges.
+        rule: What is merged next.
+
+    Returns:
+        CSR of the made sets in order: (indptr ``[R + 1]``, items).
+    """
     made, _ = _set_merge_core.merge(
         bags.offsets_B1,
         bags.ranks_L,
@@ -111,6 +140,7 @@ def merge_sets(
         bags.bags_L,
         partners.partners_NK,
         partners.counts_NK,
+        np.diff(indptr_N1).astype(np.int32),
         min(budget, bags.ranks_L.size),  # every merge takes an id out of a bag
         rule.max_size,
         LEAST_SUPPORT,
@@ -119,7 +149,7 @@ def merge_sets(
         rule.size_price,
         min(partners.partners_NK.shape[1], MOST_NEW_PARTNERS),
     )
-    indptr, ranks = _set_merge_core.expand(made >> HALF, made & LOWER_HALF, bags.num_items, MAX_SET)
-    counts_N = np.empty(bags.num_items, np.int64)
-    counts_N[bags.item_of_rank_N] = np.diff(bags.indptr_N1)
-    return StoredSums.from_sets(bags.num_items, indptr, bags.item_of_rank_N[ranks], counts_N)
+    indptr, items = _set_merge_core.expand(
+        indptr_N1, items_S, made >> HALF, made & LOWER_HALF, MAX_SET
+    )
+    return indptr, items

@@ -26,7 +26,7 @@ from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
 FEWEST_PARTNERS, MOST_PARTNERS = 32, 512
-PAIRS_KEPT = 1 << 21  # dense tables of few items keep more partners each: they are cheap there
+PAIRS_KEPT = 3 << 19  # dense tables of few items keep more partners each: they are cheap there
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def cluster_partners(num_items: int) -> int:
     """Return how many partners of each item are first candidates.
 
     >>> cluster_partners(3_706), cluster_partners(1_000_000)
-    (512, 32)
+    (424, 32)
     """
     return min(max(PAIRS_KEPT // max(num_items, 1), FEWEST_PARTNERS), MOST_PARTNERS)
 
