@@ -25,7 +25,6 @@ from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import Split, split_bags, split_time
 from grace_torchrec.traces.trace import Trace
 
-
 BOUNDS: dict[str, Callable[[Trace], int]] = {"pair_oracle": pair_oracle.rows_read}
 
 

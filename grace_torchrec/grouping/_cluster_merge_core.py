@@ -137,7 +137,7 @@ def _replace(
         place, second = -1, -1
         for at in range(first, last + 1):
             found = tokens_L[at]
-            if found == one or found == other:
+            if found in (one, other):
                 second = place
                 place = at
             else:

@@ -5,6 +5,8 @@ not depend on the order in which pairs went in.  A pair of tokens is one int64, 
 in the upper half.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +19,7 @@ LOWER_HALF = (1 << HALF) - 1
 
 
 @jit
-def pack(one: int, other: int) -> int:
+def pack(one: int, other: int) -> Any:
     """Return the pair of two tokens as one number."""
     return (np.int64(max(one, other)) << HALF) | np.int64(min(one, other))
 

@@ -74,11 +74,11 @@ def keep_best(
     """
     room = partners_K.size
     enough = 0
-    highest = 0
+    highest = np.int64(0)
     for item in touched:
         enough += counts_N[item] >= least
-        highest = max(highest, counts_N[item])
-    threshold, ties = np.int64(least), room
+        highest = max(highest, np.int64(counts_N[item]))
+    threshold, ties = np.int64(least), np.int64(room)
     if enough > room:  # the K-th highest count, and how many of that count fit
         histogram = np.zeros(highest + 1, np.int32)
         for item in touched:

@@ -7,6 +7,8 @@ a candidate that leaves the heap is recounted and goes back unless it is still t
 Shapes: B bags, N items, R merges, T = N + R tokens, K partners, L ids.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,7 +40,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @jit
-def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> float:
+def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> Any:
     """Return the key of a candidate; see ``set_merge.Rule``.
 
     Args:
@@ -194,7 +196,7 @@ def _count_both(
     short: int,
     long: int,
     shared_B: Int32s,
-) -> int:
+) -> Any:
     """Return in how many bags two tokens stand."""
     if row_T[long] < 0:
         return intersect(

@@ -6,6 +6,8 @@ word operation for 64 bags.
 Shapes: B bags, W words of 64 bags, D tokens with bits.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,7 +24,7 @@ _56, _63 = np.uint64(56), np.uint64(63)
 
 
 @jit
-def count_ones(word: int) -> int:
+def count_ones(word: Any) -> Any:
     """Return how many of 64 bits are set (LLVM knows this pattern: one instruction)."""
     word = word - ((word >> _1) & _PAIRS)
     word = (word & _FOURS) + ((word >> _2) & _FOURS)
@@ -44,7 +46,7 @@ def clear_bits(bags: Int32s, bits_W: Words) -> None:
 
 
 @jit
-def count_shared(one_W: Words, other_W: Words) -> int:
+def count_shared(one_W: Words, other_W: Words) -> Any:
     """Return in how many bags both stand."""
     shared = np.uint64(0)
     for word in range(one_W.size):
@@ -53,7 +55,7 @@ def count_shared(one_W: Words, other_W: Words) -> int:
 
 
 @jit
-def count_listed(bags: Int32s, bits_W: Words) -> int:
+def count_listed(bags: Int32s, bits_W: Words) -> Any:
     """Return how many of the listed bags have their bit set."""
     shared = np.uint64(0)
     for bag in bags:
@@ -62,7 +64,7 @@ def count_listed(bags: Int32s, bits_W: Words) -> int:
 
 
 @jit
-def intersect(short: Int32s, long: Int32s, out: Int32s) -> int:
+def intersect(short: Int32s, long: Int32s, out: Int32s) -> Any:
     """Write what two rising lists share to ``out``; return how much.
 
     Args:

@@ -22,7 +22,12 @@ from grace_torchrec.grouping import (
 )
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
-from grace_torchrec.grouping.partners import RankedBags, best_partners, ranked_bags
+from grace_torchrec.grouping.partners import (
+    Partners,
+    RankedBags,
+    best_partners,
+    ranked_bags,
+)
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
@@ -130,7 +135,7 @@ class CountedTrace:
         return self._sets[rule]
 
     @cached_property
-    def _partners(self) -> set_merge.Partners:
+    def _partners(self) -> Partners:
         """First candidates of merged sets."""
         return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))
 

@@ -63,9 +63,9 @@ class ClusterCode:
         ends = blocks.astype(np.int64) + (1 << members) - 1 - members
         kept = int(ends[ends <= budget].max(initial=0))
         inside = (self.item_code_N >= 0) & (self.item_code_N >> SLOT_BITS < kept)
-        return ClusterCode(
-            np.where(inside, self.item_code_N, -1).astype(self.item_code_N.dtype)
-        ), kept
+        code_N = self.item_code_N.copy()
+        code_N[~inside] = -1
+        return ClusterCode(code_N), kept
 
 
 def num_sums(cluster_size: int) -> int:

@@ -52,7 +52,7 @@ def slow_clusters(bags, num_items, max_size, least=2):
 
 @pytest.mark.parametrize("max_size", [2, 3, 8])
 def test_same_clusters_as_the_slow_writing(max_size):
-    for seed in range(15):
+    for seed in range(5):
         bags = ranked_bags(random_trace(seed))
         partners = best_partners(bags, 20)
         found = _cluster_merge_core.merge(

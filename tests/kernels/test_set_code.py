@@ -1,5 +1,6 @@
 """Rewriting with a set code: numba equals the meaning row by row, and the law holds."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -157,7 +158,7 @@ def test_more_sets_than_the_first_room_for_them(ids_type):
 def test_counters_are_clean_between_bags():
     bag = [0, 1, 2, 3, 4, 5, 6, 7]
     rows, ends, _ = both([bag, bag, [], bag])
-    parts = [rows[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [rows[a:b].tolist() for a, b in itertools.pairwise(ends)]
     assert parts[0] == parts[1] == parts[3] != parts[2] == []
 
 

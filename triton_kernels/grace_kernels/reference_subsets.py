@@ -114,4 +114,4 @@ def stored_row_reference(entry: int, stored_W: Tensor, ranks_W: Tensor) -> int:
     """Return the rank of ``entry`` among all stored entries: the row it owns if it is stored."""
     word = int(stored_W[entry // WORD_BITS]) & (2**WORD_BITS - 1)
     below = word & ((1 << entry % WORD_BITS) - 1)
-    return int(ranks_W[entry // WORD_BITS]) + below.bit_count()
+    return int(ranks_W[entry // WORD_BITS]) + int(below.bit_count())
