@@ -289,32 +289,3 @@ def _drop_large(
             touched_T[kept] = token
             kept += 1
     return kept
-
-
-@jit
-def expand(
-    indptr_N1: Int64s, items_S: Int64s, left_R: Int64s, right_R: Int64s, max_size: int
-) -> tuple[Int64s, Int64s]:
-    """Return the items of every merge as CSR, rising in each set.
-
-    Args:
-        indptr_N1: CSR of the items that the first tokens stand for.
-        items_S: Those items.
-        left_R: One token of each merge; merge ``r`` made the token ``N + r``.
-        right_R: The other token.
-        max_size: Most items of a set.
-    """
-    num_first, num_sets = indptr_N1.size - 1, left_R.size
-    indptr, items = np.zeros(num_sets + 1, np.int64), np.empty(num_sets * max_size, np.int64)
-    for at in range(num_sets):
-        end = indptr[at]
-        for token in (left_R[at], right_R[at]):
-            if token < num_first:
-                part = items_S[indptr_N1[token] : indptr_N1[token + 1]]
-            else:
-                part = items[indptr[token - num_first] : indptr[token - num_first + 1]]
-            items[end : end + part.size] = part
-            end += part.size
-        items[indptr[at] : end] = np.sort(items[indptr[at] : end])
-        indptr[at + 1] = end
-    return indptr, items[: indptr[num_sets]]

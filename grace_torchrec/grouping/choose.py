@@ -6,28 +6,15 @@ pay for the rows, and bags without structure show gains of that size.  Candidate
 for the largest budget where smaller ones are a prefix of it.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
-from grace_torchrec.grouping import (
-    grace_floor,
-    paper_greedy,
-    set_merge,
-    set_refine,
-    subset_clusters,
-)
+from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, set_refine
 from grace_torchrec.grouping.budgets import check_budget
-from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
-from grace_torchrec.grouping.partners import (
-    Partners,
-    RankedBags,
-    best_partners,
-    ranked_bags,
-)
+from grace_torchrec.grouping.counted import CountedTrace
+from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
@@ -73,7 +60,7 @@ class Candidate:
 
     method: str
     parameter: str
-    build: Callable[["CountedTrace", int], StoredSums]
+    build: Callable[[CountedTrace, int], StoredSums]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,68 +71,13 @@ class Picked:
     cuts: dict[str, float]
 
 
-class CountedTrace:
-    """A trace and what methods count on it, each when it is first asked for."""
-
-    def __init__(self, trace: Trace, most: int, fit_bags: int) -> None:
-        """Count on ``trace`` for budgets up to ``most``; floors hold for ``fit_bags`` bags."""
-        self.trace = trace
-        self.most = most
-        self.floor_scale = trace.num_bags / max(fit_bags, 1)
-        self._sets: dict[set_merge.Rule, StoredSums] = {}
-
-    def prepare(self, allow: Allow) -> None:
-        """Count what the candidates share, side by side: the cores hold no lock of the interpreter."""
-        assert self.bags.num_items >= 0  # the others begin with it
-        shared: list[Callable[[], object]] = [lambda: self.subsets, self._has_pairs]
-        if allow == "ahead":
-            assert self._partners is not None
-            shared += [partial(self.sets, rule) for rule in SET_RULES]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for done in [pool.submit(count) for count in shared]:
-                done.result()
-
-    def _has_pairs(self) -> bool:
-        """Count all pairs where there is room for them."""
-        try:
-            return self.pairs.num_edges >= 0
-        except TooManyPairs:
-            return False
-
-    @cached_property
-    def pairs(self) -> PairCounts:
-        """All pair counts."""
-        return count_pairs(self.trace)
-
-    @cached_property
-    def bags(self) -> RankedBags:
-        """Bags by rank."""
-        return ranked_bags(self.trace)
-
-    @cached_property
-    def subsets(self) -> subset_clusters.RankedSubsets:
-        """Subsets of clusters in order of value."""
-        count = subset_clusters.cluster_partners(self.bags.num_items)
-        return subset_clusters.rank_subsets(self.bags, best_partners(self.bags, count), self.most)
-
-    def sets(self, rule: set_merge.Rule) -> StoredSums:
-        """Merged sets for the largest budget."""
-        if rule not in self._sets:
-            self._sets[rule] = set_merge.merge_sets(self.bags, self._partners, self.most, rule)
-        return self._sets[rule]
-
-    @cached_property
-    def _partners(self) -> Partners:
-        """First candidates of merged sets."""
-        return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))
-
-
 def fit_auto(
     fit_part: Trace,
     validation: Trace,
     train: Trace,
     budget: int,
     allow: Allow = "in_line",
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
 ) -> Choice:
     """Choose among all methods and no sums for one budget, then fit on all train bags.
 
@@ -155,11 +87,14 @@ def fit_auto(
         train: All train bags, for the refit of what was chosen.
         budget: Most sums to store.
         allow: ``in_line``: only codes that rewrite while serving; ``ahead``: sets too.
+        memory_limit_bytes: Most memory that the counts of all pairs may take; where they would
+            take more, the methods that need them are no candidates.
 
     Raises:
         GraceError: the budget is below 0.
     """
-    return fit_auto_budgets(fit_part, validation, train, [budget], allow)[budget]
+    chosen = fit_auto_budgets(fit_part, validation, train, [budget], allow, memory_limit_bytes)
+    return chosen[budget]
 
 
 def fit_auto_budgets(
@@ -168,6 +103,7 @@ def fit_auto_budgets(
     train: Trace,
     budgets: Sequence[int],
     allow: Allow = "in_line",
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
 ) -> dict[int, Choice]:
     """Choose for several budgets; pairs are counted and sets are merged once for all of them.
 
@@ -176,16 +112,19 @@ def fit_auto_budgets(
         validation: Bags that decide.
         train: All train bags.
         budgets: Most sums to store, one or more.
-        allow: See :func:`fit_auto`.
+        allow: See :func:`fit_auto`, as the next.
+        memory_limit_bytes: Most memory that the counts of all pairs may take.
 
     Raises:
         GraceError: a budget is below 0.
     """
-    most = max(budgets)
-    counted = _prepared(fit_part, budgets, allow)
+    for budget in budgets:
+        check_budget(budget)
+    counted = CountedTrace(fit_part, max(budgets), fit_part.num_bags, memory_limit_bytes)
+    counted.prepare(SET_RULES if allow == "ahead" else ())
     picks = {budget: pick(counted, validation, budget, allow) for budget in budgets}
     del counted  # the counts of all train bags take its place
-    whole = CountedTrace(train, most, fit_part.num_bags)
+    whole = CountedTrace(train, max(budgets), fit_part.num_bags, memory_limit_bytes)
     return {budget: _built(picked, whole, budget) for budget, picked in picks.items()}
 
 
@@ -195,21 +134,15 @@ def choose(fit_part: Trace, validation: Trace, budget: int, allow: Allow = "in_l
     Raises:
         GraceError: the budget is below 0.
     """
-    return pick(_prepared(fit_part, [budget], allow), validation, budget, allow)
+    check_budget(budget)
+    counted = CountedTrace(fit_part, budget, fit_part.num_bags)
+    counted.prepare(SET_RULES if allow == "ahead" else ())
+    return pick(counted, validation, budget, allow)
 
 
 def refit(picked: Picked, fit_part: Trace, train: Trace, budget: int) -> Choice:
     """Do the second half of :func:`fit_auto`: fit what was picked on all train bags."""
     return _built(picked, CountedTrace(train, budget, fit_part.num_bags), budget)
-
-
-def _prepared(fit_part: Trace, budgets: Sequence[int], allow: Allow) -> CountedTrace:
-    """Return the counts that all candidates start from."""
-    for budget in budgets:
-        check_budget(budget)
-    counted = CountedTrace(fit_part, max(budgets), fit_part.num_bags)
-    counted.prepare(allow)
-    return counted
 
 
 def _built(picked: Picked, whole: CountedTrace, budget: int) -> Choice:
@@ -236,7 +169,7 @@ def pick(counted: CountedTrace, validation: Trace, budget: int, allow: Allow) ->
             best, best_cut = candidate, cut
         return cut
 
-    try:
+    if counted.has_pairs():
         for limit in paper_greedy.SIZE_LIMITS:
             judge(Candidate("grace", f"size_limit={limit}", partial(_grace, limit)))
         grace_floor.floor_cuts(
@@ -244,8 +177,6 @@ def pick(counted: CountedTrace, validation: Trace, budget: int, allow: Allow) ->
                 Candidate("grace_floor", f"floor={floor:g}", partial(_grace_floor, floor))
             )
         )
-    except TooManyPairs:
-        pass  # the table is too large for all pair counts: the other methods need no such graph
     judge(Candidate("subsets", "", lambda whole, rows: whole.subsets.first(rows)))
     if allow == "ahead":
         _judge_sets(judge)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.grouping import _set_merge_core
+from grace_torchrec.grouping import _set_merge_core, _token_core
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.partners import (
@@ -149,7 +149,5 @@ def merge_tokens(
         rule.size_price,
         min(partners.partners_NK.shape[1], MOST_NEW_PARTNERS),
     )
-    indptr, items = _set_merge_core.expand(
-        indptr_N1, items_S, made >> HALF, made & LOWER_HALF, MAX_SET
-    )
+    indptr, items = _token_core.expand(indptr_N1, items_S, made >> HALF, made & LOWER_HALF, MAX_SET)
     return indptr, items
