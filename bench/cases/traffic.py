@@ -9,7 +9,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,69 +16,15 @@ import click
 import numpy as np
 
 from bench.inputs import load_trace
-from bench.rivals import fae, pair_oracle, space
+from bench.methods import METHODS
+from bench.rivals import pair_oracle
 from bench.run import emit
-from bench.stored import Stored, dump, make_dump_folder
-from grace_torchrec.grouping import paper_greedy
+from bench.stored import dump, make_dump_folder
 from grace_torchrec.sums.count_reads import reads_of
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import Split, split_bags, split_time
 from grace_torchrec.traces.trace import Trace
 
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """One method after its fit.
-
-    Attributes:
-        stored: What it stores.
-        picked: What was chosen on validation bags, None where nothing is.
-        select_s: Seconds of that choice.
-        build_s: Seconds of the fit on all train bags, pair counting included.
-    """
-
-    stored: Stored
-    picked: str | None
-    select_s: float
-    build_s: float
-
-
-def fit_none(split: Split, budget: int, seed: int) -> Fitted:
-    """No sums."""
-    return Fitted(Stored.nothing(), None, 0.0, 0.0)
-
-
-def fit_fae(split: Split, budget: int, seed: int) -> Fitted:
-    """Hot rows: no read is saved."""
-    return Fitted(fae.fit(), None, 0.0, 0.0)
-
-
-def fit_space(split: Split, budget: int, seed: int) -> Fitted:
-    """All pairs of the most popular items."""
-    start = time.perf_counter()
-    stored = space.fit(split.train, budget)
-    return Fitted(stored, None, 0.0, time.perf_counter() - start)
-
-
-def fit_grace(split: Split, budget: int, seed: int) -> Fitted:
-    """Paper greedy; size limit 3..8 chosen on validation bags, then refitted."""
-    start = time.perf_counter()
-    cuts = paper_greedy.size_limit_cuts(
-        split.fit, split.validation, budget, paper_greedy.GrowthRule()
-    )
-    limit = paper_greedy.best_size_limit(cuts)
-    chosen = time.perf_counter()
-    sums = paper_greedy.fit(split.train, budget, seed, size_limit=limit)
-    built = time.perf_counter()
-    return Fitted(Stored.of(sums), f"size_limit={limit}", chosen - start, built - chosen)
-
-
-METHODS: dict[str, Callable[[Split, int, int], Fitted]] = {
-    "none": fit_none,
-    "fae": fit_fae,
-    "space": fit_space,
-    "grace": fit_grace,
-}
 BOUNDS: dict[str, Callable[[Trace], int]] = {"pair_oracle": pair_oracle.rows_read}
 
 
@@ -227,7 +172,7 @@ def _load(
     type=click.Choice(["cut", "time"]),
     default="cut",
     show_default=True,
-    help="What methods that choose among codes aim at; those built so far all aim at the cut.",
+    help="What a method that chooses aims at; the methods of this case aim at the cut.",
 )
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Of the split, and of methods that draw."
@@ -268,6 +213,8 @@ def command(
         raise click.UsageError(
             f"--dump: {method} is a bound and stores nothing that could be dumped"
         )
+    if objective != "cut" and method == "auto":
+        raise click.UsageError("--objective time: auto chooses for the cut here; leave it out")
     if folder is not None:
         make_dump_folder(folder)
     split = _load(trace, fit, serve, sizes, how, seed)

@@ -24,6 +24,7 @@ import numpy as np
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping import _greedy_core
+from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT, PairCounts, count_pairs
 from grace_torchrec.sums.clusters import MAX_CLUSTER
 from grace_torchrec.sums.count_reads import count_reads
@@ -124,7 +125,7 @@ def fit(
         GraceError: an argument is outside its range, or the pair counts pass the limit.
     """
     rule = GrowthRule(size_limit, tolerance, interpolation, policy)
-    _check_budget(budget)
+    check_budget(budget)
     return grow_clusters(count_pairs(trace, memory_limit_bytes), budget, rule)
 
 
@@ -176,7 +177,7 @@ def size_limit_cuts(
     Raises:
         GraceError: as :func:`fit`.
     """
-    _check_budget(budget)
+    check_budget(budget)
     pairs = count_pairs(fit_trace, memory_limit_bytes)
     cuts = {}
     for limit in size_limits:
@@ -214,9 +215,3 @@ def grow_clusters(pairs: PairCounts, budget: int, rule: GrowthRule) -> StoredSum
     source_M = np.repeat(offsets_C1[order_C] - ordered_C1[:-1], sizes_C[order_C])
     members = members_M[source_M + np.arange(members_M.size)]
     return StoredSums.from_clusters(pairs.num_items, ordered_C1, members)
-
-
-def _check_budget(budget: int) -> None:
-    """Refuse budgets that are no number of rows."""
-    if budget < 0:
-        raise GraceError(f"grouping: budget {budget}, give the number of sums, 0 or more")

@@ -35,6 +35,38 @@ class ClusterCode:
         """Metadata bytes that serving keeps for this code."""
         return int(self.item_code_N.nbytes)
 
+    def check(self, num_items: int, num_stored: int) -> None:
+        """Refuse a code of another table, or one that names rows past ``num_stored``.
+
+        Raises:
+            GraceError: the message names both values.
+        """
+        if self.item_code_N.shape != (num_items,):
+            raise GraceError(
+                f"stored sums: the code has {self.item_code_N.shape}, expected {num_items} items"
+            )
+        last_block = int(self.item_code_N.max(initial=-1)) >> SLOT_BITS
+        if last_block < 0:
+            return
+        members = int((self.item_code_N >> SLOT_BITS == last_block).sum())
+        if last_block + num_sums(members) > num_stored:
+            raise GraceError(
+                f"stored sums: the code names row {last_block + num_sums(members) - 1}, "
+                f"there are {num_stored}"
+            )
+
+    def first(self, budget: int) -> tuple["ClusterCode", int]:
+        """Return the code of the first clusters that fit in ``budget`` rows, and their rows."""
+        blocks, members = np.unique(
+            self.item_code_N[self.item_code_N >= 0] >> SLOT_BITS, return_counts=True
+        )
+        ends = blocks.astype(np.int64) + (1 << members) - 1 - members
+        kept = int(ends[ends <= budget].max(initial=0))
+        inside = (self.item_code_N >= 0) & (self.item_code_N >> SLOT_BITS < kept)
+        code_N = self.item_code_N.copy()
+        code_N[~inside] = -1
+        return ClusterCode(code_N), kept
+
 
 def num_sums(cluster_size: int) -> int:
     """Return how many sums a cluster of ``cluster_size`` items stores.
@@ -79,6 +111,23 @@ def cluster_code(
         GraceError: a cluster has fewer than 2 or more than 8 items, an id is outside the
             table, or an item is in two clusters.
     """
+    sizes = check_clusters(num_items, cluster_offsets_C1, members_M)
+    sums = (1 << sizes) - 1 - sizes
+    blocks = np.cumsum(sums) - sums
+    slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
+    code = np.full(num_items, -1, np.int64)
+    code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots
+    return ClusterCode(code.astype(np.int32) if int(sums.sum()) < 2**28 else code)
+
+
+def check_clusters(
+    num_items: int, cluster_offsets_C1: npt.NDArray[np.int64], members_M: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the sizes of disjoint clusters of 2..8 items.
+
+    Raises:
+        GraceError: a cluster has another size, an id is outside the table, or an item is in two.
+    """
     sizes = np.diff(cluster_offsets_C1)
     if sizes.size and (sizes.min() < 2 or sizes.max() > MAX_CLUSTER):
         raise GraceError(
@@ -88,12 +137,7 @@ def cluster_code(
         raise GraceError(f"cluster members must be in 0..{num_items - 1}")
     if np.unique(members_M).size != members_M.size:
         raise GraceError("an item is in two clusters")
-    sums = (1 << sizes) - 1 - sizes
-    blocks = np.cumsum(sums) - sums
-    slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
-    code = np.full(num_items, -1, np.int64)
-    code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots
-    return ClusterCode(code.astype(np.int32) if int(sums.sum()) < 2**28 else code)
+    return sizes
 
 
 def cluster_sets(

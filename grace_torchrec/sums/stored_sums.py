@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace_kernels.reference import SLOT_BITS
-from grace_torchrec.errors import GraceError
-from grace_torchrec.sums.clusters import (
-    ClusterCode,
-    cluster_code,
-    cluster_sets,
-    num_sums,
-)
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.sums.clusters import ClusterCode, cluster_code, cluster_sets
+from grace_torchrec.sums.sets import SetCode, set_code
+from grace_torchrec.sums.subsets import SubsetCode, subset_code
+
+Code = ClusterCode | SubsetCode | SetCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +25,8 @@ class StoredSums:
 
     Attributes:
         num_items: Rows N of the original table.
-        set_indptr_R1: int64 ``[R + 1]``; sets in order of value.
+        set_indptr_R1: int64 ``[R + 1]``; sets in order of value (with a SubsetCode in order of
+            its entries).
         set_items_S: int64 item ids; every set has two or more distinct items.
         code: How a bag finds its sums.
     """
@@ -35,7 +34,7 @@ class StoredSums:
     num_items: int
     set_indptr_R1: npt.NDArray[np.int64]
     set_items_S: npt.NDArray[np.int64]
-    code: ClusterCode
+    code: Code
 
     def __post_init__(self) -> None:
         """Check sizes and ranges once."""
@@ -52,19 +51,7 @@ class StoredSums:
             and not 0 <= self.set_items_S.min() <= self.set_items_S.max() < self.num_items
         ):
             raise GraceError(f"stored sums: an item is outside 0..{self.num_items - 1}")
-        if self.code.item_code_N.shape != (self.num_items,):
-            raise GraceError(
-                f"stored sums: the code has {self.code.item_code_N.shape}, expected {self.num_items} items"
-            )
-        last_block = int(self.code.item_code_N.max(initial=-1)) >> SLOT_BITS
-        members = (
-            int((self.code.item_code_N >> SLOT_BITS == last_block).sum()) if last_block >= 0 else 0
-        )
-        if last_block >= 0 and last_block + num_sums(members) > self.num_sums:
-            raise GraceError(
-                f"stored sums: the code names row {last_block + num_sums(members) - 1}, "
-                f"there are {self.num_sums}"
-            )
+        self.code.check(self.num_items, self.num_sums)
 
     @property
     def num_sums(self) -> int:
@@ -93,6 +80,67 @@ class StoredSums:
         code = cluster_code(num_items, offsets, members)
         indptr, items = cluster_sets(offsets, members)
         return cls(num_items, indptr, items, code)
+
+    @classmethod
+    def from_subsets(
+        cls,
+        num_items: int,
+        cluster_offsets_C1: npt.NDArray[np.int64],
+        members_M: npt.NDArray[np.int64],
+        entries_R: npt.NDArray[np.int64],
+    ) -> "StoredSums":
+        """Store chosen subsets of clusters, see :func:`grace_torchrec.sums.subsets.subset_code`.
+
+        Raises:
+            GraceError: a cluster or an entry is not as it must be.
+        """
+        offsets, members = np.asarray(cluster_offsets_C1, np.int64), np.asarray(members_M, np.int64)
+        code, indptr, items = subset_code(
+            num_items, offsets, members, np.asarray(entries_R, np.int64)
+        )
+        return cls(num_items, indptr, items, code)
+
+    @classmethod
+    def from_sets(
+        cls,
+        num_items: int,
+        set_indptr_R1: npt.NDArray[np.int64],
+        set_items_S: npt.NDArray[np.int64],
+        counts_N: npt.NDArray[np.int64] | None = None,
+    ) -> "StoredSums":
+        """Store any sets, in order of value; they may overlap.
+
+        Args:
+            num_items: Rows N of the table.
+            set_indptr_R1: CSR of the sets.
+            set_items_S: Item ids.
+            counts_N: How often each item is requested: a set hangs on its rarest item.
+
+        Raises:
+            GraceError: a set has fewer than two items or repeats one, or an id is outside.
+        """
+        indptr, items = np.asarray(set_indptr_R1, np.int64), np.asarray(set_items_S, np.int64)
+        return cls(num_items, indptr, items, set_code(num_items, indptr, items, counts_N))
+
+    def first(self, budget: int) -> "StoredSums":
+        """Return the first sums, the best ones, as many as fit in ``budget``.
+
+        Clusters are kept or left out whole. Subset codes keep no order of value: choose them
+        for the budget (``grouping.subset_clusters.RankedSubsets.first``).
+
+        Raises:
+            NotSupported: the code is a SubsetCode.
+        """
+        if budget >= self.num_sums:
+            return self
+        if isinstance(self.code, SubsetCode):
+            raise NotSupported(
+                "stored sums: rows of a subset code stand in the order of the code; "
+                "choose subsets for the smaller budget"
+            )
+        code, kept = self.code.first(max(budget, 0))
+        indptr = self.set_indptr_R1[: kept + 1]
+        return StoredSums(self.num_items, indptr, self.set_items_S[: indptr[-1]], code)
 
     @classmethod
     def none(cls, num_items: int) -> "StoredSums":

@@ -52,6 +52,15 @@ def test_grace_cuts_what_the_reference_cut(trace_path, name, tmp_path, exact_cut
     )
 
 
+def test_what_auto_picked_is_told_and_timed(small):
+    result = run("--trace", small, "--method", "auto", "--objective", "cut")
+    assert result["picked"].split()[0] in METHODS
+    assert result["select_s"] > 0
+    assert result["build_s"] > 0
+    floor = run("--trace", small, "--method", "grace_floor")
+    assert floor["picked"].startswith("floor=")
+
+
 @pytest.mark.soak
 def test_grace_cuts_a_third_of_the_dense_trace(trace_path):
     split = split_bags(read_npz(trace_path("ml1m")), 0)
@@ -162,6 +171,7 @@ def test_bags_seen_in_train_compare_contents_and_ignore_order():
         (["--generate", "300,100", "--method", "lru"], "is not one of"),
         (["--generate", "300,100", "--method", "pair_oracle", "--dump", "d"], "is a bound"),
         (["--generate", "300,100", "--budget", "-1"], "range"),
+        (["--generate", "300,100", "--method", "auto", "--objective", "time"], "leave it out"),
     ],
 )
 def test_wrong_calls_exit_with_2_and_say_why(arguments, message):
@@ -182,5 +192,15 @@ def test_only_methods_that_are_built_are_offered():
     assert (
         set(offered)
         == set(METHODS) | set(BOUNDS)
-        == {"none", "fae", "space", "grace", "pair_oracle"}
+        == {
+            "none",
+            "fae",
+            "space",
+            "grace",
+            "grace_floor",
+            "subsets",
+            "set_merge",
+            "auto",
+            "pair_oracle",
+        }
     )

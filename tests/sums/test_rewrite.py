@@ -100,3 +100,51 @@ def test_a_trace_over_fewer_items_than_the_table_is_served():
 def test_a_trace_over_more_items_than_the_table_is_refused():
     with pytest.raises(PlanMismatch, match="over 13 items, the sums over 12"):
         rewrite(Trace.from_bags([[12]]), SUMS)
+
+
+ENTRIES = np.array([3, 7, 4 + 0b1111, 20 + 0b110])  # of clusters of 2, 4 and 3 items
+SETS = [[3, 0, 7], [0, 1], [7, 1, 11, 5], [1, 2], [2, 8, 4, 9], [9, 10]]
+CODES = {
+    "clusters": SUMS,
+    "subsets": StoredSums.from_subsets(
+        N, np.array([0, 2, 6, 9]), np.array([3, 0, 7, 1, 11, 5, 2, 8, 4]), ENTRIES
+    ),
+    "sets": StoredSums.from_sets(
+        N, np.cumsum([0, *map(len, SETS)]), np.array([i for s in SETS for i in s])
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CODES)
+@given(IDS, st.booleans())
+def test_every_code_keeps_the_law_and_counts_its_reads(code, bags, weighted):
+    sums, trace = CODES[code], Trace.from_bags(bags, N)
+    weights = np.arange(trace.num_ids, dtype=np.float32) % 3 if weighted else None
+    trace = Trace(trace.offsets_B1, trace.ids_L, N, weights)
+    rewritten = rewrite(trace, sums)
+    behind = [
+        sums.set_items_S[sums.set_indptr_R1[row - N] : sums.set_indptr_R1[row - N + 1]].tolist()
+        if row >= N else [row]
+        for row in rewritten.rows.tolist()
+    ]  # fmt: skip
+    bag_of_row = np.repeat(np.arange(trace.num_bags), np.diff(rewritten.offsets_B1))
+    row_weights = rewritten.weights if weighted else np.zeros(rewritten.num_rows_read)
+    got = Counter(
+        (int(bag), item, float(weight))
+        for bag, items, weight in zip(bag_of_row, behind, row_weights, strict=True)
+        for item in items
+    )
+    bag_of_id = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
+    wanted = weights if weighted else np.zeros(trace.num_ids)
+    assert got == Counter(
+        (int(bag), int(item), float(weight))
+        for bag, item, weight in zip(bag_of_id, trace.ids_L, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_stores_more_than_it_reads(code):
+    bag = CODES[code].set_items_S[: CODES[code].set_indptr_R1[1]].tolist()
+    assert rewrite(Trace.from_bags([bag], N), CODES[code]).rows.tolist() == [N]
+    with pytest.raises(PlanMismatch):
+        rewrite(Trace.from_bags([[N]]), CODES[code])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from grace_torchrec.errors import GraceError
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.sums.stored_sums import StoredSums
 
 
@@ -42,3 +42,27 @@ def test_parts_that_do_not_fit_together_are_refused(change, message):
         change["set_indptr_R1"] = np.array([0, 1, 11])
     with pytest.raises(GraceError, match=message):
         dataclasses.replace(sums, **change)
+
+
+def test_codes_of_rows_that_are_not_there_are_refused():
+    sums = some_sums()
+    code = dataclasses.replace(sums.code, item_code_N=sums.code.item_code_N + 8)
+    with pytest.raises(GraceError, match="names row"):
+        dataclasses.replace(sums, code=code)
+
+
+@pytest.mark.parametrize(("budget", "kept"), [(0, 0), (3, 0), (4, 4), (5, 5), (9, 5)])
+def test_the_first_clusters_that_fit_are_kept_whole(budget, kept):
+    sums, first = some_sums(), some_sums().first(budget)
+    assert first.num_sums == kept
+    np.testing.assert_array_equal(first.set_items_S, sums.set_items_S[: sums.set_indptr_R1[kept]])
+    alive = first.code.item_code_N >= 0
+    np.testing.assert_array_equal(first.code.item_code_N[alive], sums.code.item_code_N[alive])
+    assert set(np.flatnonzero(alive)) == set(first.set_items_S)
+
+
+def test_subsets_are_chosen_for_a_budget_not_cut_to_it():
+    sums = StoredSums.from_subsets(9, np.array([0, 3]), np.arange(3), np.array([3, 7]))
+    assert sums.first(2) is sums
+    with pytest.raises(NotSupported, match="choose subsets"):
+        sums.first(1)

@@ -1,0 +1,109 @@
+"""Methods: each is fitted on the train bags of a split and says what it stores.
+
+Flow: cases look a method up by name in METHODS.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.rivals import fae, space
+from bench.stored import Stored
+from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
+from grace_torchrec.grouping.choose import choose, refit
+from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.split import Split
+from grace_torchrec.traces.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """One method after its fit.
+
+    Attributes:
+        stored: What it stores.
+        picked: What was chosen on validation bags, None where nothing is.
+        select_s: Seconds of that choice.
+        build_s: Seconds of the fit on all train bags, pair counting included.
+    """
+
+    stored: Stored
+    picked: str | None
+    select_s: float
+    build_s: float
+
+
+def fit_none(split: Split, budget: int, seed: int) -> Fitted:
+    """No sums."""
+    return Fitted(Stored.nothing(), None, 0.0, 0.0)
+
+
+def fit_fae(split: Split, budget: int, seed: int) -> Fitted:
+    """Hot rows: no read is saved."""
+    return Fitted(fae.fit(), None, 0.0, 0.0)
+
+
+def fit_space(split: Split, budget: int, seed: int) -> Fitted:
+    """All pairs of the most popular items."""
+    start = time.perf_counter()
+    stored = space.fit(split.train, budget)
+    return Fitted(stored, None, 0.0, time.perf_counter() - start)
+
+
+def fit_grace(split: Split, budget: int, seed: int) -> Fitted:
+    """Paper greedy; size limit 3..8 chosen on validation bags, then refitted."""
+    start = time.perf_counter()
+    cuts = paper_greedy.size_limit_cuts(
+        split.fit, split.validation, budget, paper_greedy.GrowthRule()
+    )
+    limit = paper_greedy.best_size_limit(cuts)
+    chosen = time.perf_counter()
+    sums = paper_greedy.fit(split.train, budget, seed, size_limit=limit)
+    built = time.perf_counter()
+    return Fitted(Stored.of(sums), f"size_limit={limit}", chosen - start, built - chosen)
+
+
+def fit_grace_floor(split: Split, budget: int, seed: int) -> Fitted:
+    """Paper greedy with one price for every row; the price chosen on validation bags."""
+    start = time.perf_counter()
+    cuts = grace_floor.validate_floors(split.fit, split.validation, budget)
+    floor = grace_floor.best_floor(cuts)
+    chosen = time.perf_counter()
+    scaled = floor * grace_floor.floor_scale(split.fit, split.train)
+    sums = grace_floor.fit(split.train, budget, seed, floor=scaled)
+    built = time.perf_counter()
+    return Fitted(Stored.of(sums), f"floor={floor:g}", chosen - start, built - chosen)
+
+
+def fit_auto_of(split: Split, budget: int, seed: int) -> Fitted:
+    """The best of all methods on validation bags, any code, bags rewritten ahead."""
+    start = time.perf_counter()
+    best = choose(split.fit, split.validation, budget, "ahead")
+    chosen = time.perf_counter()
+    choice = refit(best, split.fit, split.train, budget)
+    built = time.perf_counter()
+    return Fitted(Stored.of(choice.sums), choice.picked, chosen - start, built - chosen)
+
+
+def fitted_once(fit: Callable[[Trace, int, int], StoredSums]) -> Callable[..., Fitted]:
+    """Return a method that chooses nothing: one fit on all train bags."""
+
+    def method(split: Split, budget: int, seed: int) -> Fitted:
+        """Fit on all train bags."""
+        start = time.perf_counter()
+        sums = fit(split.train, budget, seed)
+        return Fitted(Stored.of(sums), None, 0.0, time.perf_counter() - start)
+
+    return method
+
+
+METHODS: dict[str, Callable[[Split, int, int], Fitted]] = {
+    "none": fit_none,
+    "fae": fit_fae,
+    "space": fit_space,
+    "grace": fit_grace,
+    "grace_floor": fit_grace_floor,
+    "subsets": fitted_once(subset_clusters.fit),
+    "set_merge": fitted_once(set_merge.fit),
+    "auto": fit_auto_of,
+}

@@ -1,0 +1,190 @@
+"""Numba core of cluster merging: the two clusters that save most for their size become one.
+
+Flow: called by ``subset_clusters``.  Clusters are disjoint, so what two of them share does not
+change while both live: a candidate is exact from its birth until one of the two is merged.
+Shapes: B bags, N items, T = 2 N tokens (items, then clusters in order of birth), L ids.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels._jit import jit
+from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, pop, push, with_room
+from grace_torchrec.grouping._token_core import unite
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@jit
+def merge(
+    offsets_B1: Int64s,
+    ranks_L: Int32s,
+    indptr_N1: Int64s,
+    bags_L: Int32s,
+    partners_NK: Int32s,
+    counts_NK: Int32s,
+    max_size: int,
+    least: int,
+    num_kept: int,
+) -> Int32s:
+    """Merge clusters of at most ``max_size`` items until no two have support.
+
+    The value of a merge is the number of bags that hold items of both, divided by the product
+    of the sizes: about what it saves for each new subset that matters.
+
+    Args:
+        offsets_B1: Start of each bag.
+        ranks_L: Ranks of the bags; not changed.
+        indptr_N1: Start of each item in ``bags_L``.
+        bags_L: The bags that hold each item, rising; not changed.
+        partners_NK: First candidates, -1 past the last of an item.
+        counts_NK: Their counts.
+        max_size: Most items of a cluster.
+        least: Least bags that two clusters must share.
+        num_kept: Most candidates that a new cluster enters.
+
+    Returns:
+        int32 ``[N]``: a number for each item, equal within a cluster.
+    """
+    num_items = indptr_N1.size - 1
+    num_tokens = 2 * num_items
+    tokens_L, fill_B = ranks_L.copy(), offsets_B1[1:].copy()
+    lists = np.empty(2 * bags_L.size + 1, np.int32)
+    lists[: bags_L.size] = bags_L
+    starts_T, ends_T = np.zeros(num_tokens, np.int64), np.zeros(num_tokens, np.int64)
+    starts_T[:num_items], ends_T[:num_items] = indptr_N1[:-1], indptr_N1[1:]
+    sizes_T = np.zeros(num_tokens, np.int32)  # 0: not born, or merged into another
+    sizes_T[:num_items] = 1
+    parent_T = np.arange(num_tokens).astype(np.int32)
+    keys, pairs, heap = _first_candidates(partners_NK, counts_NK)
+    counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
+    values_T = np.empty(num_tokens, np.float64)
+    token, free = num_items, bags_L.size
+    while heap > 0:
+        one, other = pairs[0] >> HALF, pairs[0] & LOWER_HALF
+        heap = pop(keys, pairs, heap)
+        size = sizes_T[one] + sizes_T[other]
+        if sizes_T[one] == 0 or sizes_T[other] == 0 or size > max_size:
+            continue
+        ones, others = lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]]
+        if free + ones.size + others.size > lists.size:
+            longer = np.empty(2 * lists.size + ones.size + others.size, np.int32)
+            longer[:free] = lists[:free]
+            lists = longer
+        length = unite(ones, others, lists[free:])
+        starts_T[token], ends_T[token] = free, free + length
+        sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
+        parent_T[one], parent_T[other] = token, token
+        num_touched = _replace(
+            offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token, counts_T,
+            touched_T,
+        )  # fmt: skip
+        free += length
+        keys, pairs = with_room(keys, pairs, heap, num_touched)
+        heap = _push_best(
+            keys, pairs, heap, token, touched_T[:num_touched], counts_T, sizes_T, max_size, least,
+            num_kept, values_T,
+        )  # fmt: skip
+        token += 1
+    cluster_N = np.empty(num_items, np.int32)
+    for item in range(num_items):
+        root = item
+        while parent_T[root] != root:
+            root = parent_T[root]
+        cluster_N[item] = root
+    return cluster_N
+
+
+@jit
+def _first_candidates(partners_NK: Int32s, counts_NK: Int32s) -> tuple[Floats, Int64s, int]:
+    """Return the heap of all pairs of items that were kept."""
+    room = 1
+    for item in range(partners_NK.shape[0]):
+        for at in range(partners_NK.shape[1]):
+            room += partners_NK[item, at] >= 0
+    keys, pairs, heap = np.empty(2 * room, np.float64), np.empty(2 * room, np.int64), 0
+    for item in range(partners_NK.shape[0]):
+        for at in range(partners_NK.shape[1]):
+            if partners_NK[item, at] < 0:
+                break
+            pair = pack(item, partners_NK[item, at])
+            heap = push(keys, pairs, heap, np.float64(counts_NK[item, at]), pair)
+    return keys, pairs, heap
+
+
+@jit
+def _replace(
+    offsets_B1: Int64s,
+    tokens_L: Int32s,
+    fill_B: Int64s,
+    bags: Int32s,
+    one: int,
+    other: int,
+    token: int,
+    counts_T: Int32s,
+    touched_T: Int32s,
+) -> int:
+    """Put ``token`` for one or both of two tokens into their bags, count what stands beside it.
+
+    Returns:
+        How many tokens were touched.
+    """
+    num_touched = 0
+    for bag in bags:
+        first, last = offsets_B1[bag], fill_B[bag] - 1
+        place, second = -1, -1
+        for at in range(first, last + 1):
+            found = tokens_L[at]
+            if found in (one, other):
+                second = place
+                place = at
+            else:
+                touched_T[num_touched] = found
+                num_touched += counts_T[found] == 0
+                counts_T[found] += 1
+        tokens_L[place] = token
+        if second >= 0:
+            tokens_L[second] = tokens_L[last]
+            fill_B[bag] = last
+    return num_touched
+
+
+@jit
+def _push_best(
+    keys: Floats,
+    pairs: Int64s,
+    heap: int,
+    token: int,
+    touched: Int32s,
+    counts_T: Int32s,
+    sizes_T: Int32s,
+    max_size: int,
+    least: int,
+    num_kept: int,
+    values_T: Floats,
+) -> int:
+    """Push the candidates of a new cluster of greatest value, clear the counters.
+
+    Candidates that tie with the last one kept are kept too: no order of bags decides.
+
+    Returns:
+        The new size of the heap.
+    """
+    size, enough = sizes_T[token], 0
+    for at in range(touched.size):
+        partner = touched[at]
+        count = counts_T[partner]
+        counts_T[partner] = 0
+        if count >= least and sizes_T[partner] + size <= max_size:
+            touched[enough] = partner
+            values_T[enough] = count / (size * sizes_T[partner])
+            enough += 1
+    threshold = 0.0
+    if enough > num_kept:
+        threshold = np.partition(values_T[:enough], enough - num_kept)[enough - num_kept]
+    for at in range(enough):
+        if values_T[at] >= threshold:
+            heap = push(keys, pairs, heap, values_T[at], pack(token, touched[at]))
+    return heap

@@ -1,0 +1,82 @@
+"""Numba core of the candidates: a heap of pairs, the greatest key first, ties to the lower pair.
+
+Flow: called by the merging cores.  Ties are settled by the pair itself, so what comes out does
+not depend on the order in which pairs went in.  A pair of tokens is one int64, the greater token
+in the upper half.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels._jit import jit
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+HALF = 32
+LOWER_HALF = (1 << HALF) - 1
+
+
+@jit
+def pack(one: int, other: int) -> Any:
+    """Return the pair of two tokens as one number."""
+    return (np.int64(max(one, other)) << HALF) | np.int64(min(one, other))
+
+
+@jit
+def comes_first(key: float, pair: int, other_key: float, other_pair: int) -> bool:
+    """Tell whether one entry leaves the heap before another."""
+    return key > other_key or (key == other_key and pair < other_pair)
+
+
+@jit
+def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
+    """Add an entry; return the new size. The arrays must have room."""
+    at = size
+    while at > 0:
+        parent = (at - 1) >> 1
+        if not comes_first(key, pair, keys[parent], pairs[parent]):
+            break
+        keys[at], pairs[at] = keys[parent], pairs[parent]
+        at = parent
+    keys[at], pairs[at] = key, pair
+    return size + 1
+
+
+@jit
+def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> None:
+    """Put another entry in the place of the first one."""
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and comes_first(
+            keys[child + 1], pairs[child + 1], keys[child], pairs[child]
+        ):
+            child += 1
+        if comes_first(key, pair, keys[child], pairs[child]):
+            break
+        keys[at], pairs[at] = keys[child], pairs[child]
+        at = child
+    keys[at], pairs[at] = key, pair
+
+
+@jit
+def pop(keys: Floats, pairs: Int64s, size: int) -> int:
+    """Remove the first entry; return the new size."""
+    size -= 1
+    replace_top(keys, pairs, size, keys[size], pairs[size])
+    return size
+
+
+@jit
+def with_room(keys: Floats, pairs: Int64s, size: int, more: int) -> tuple[Floats, Int64s]:
+    """Return the arrays, grown where ``more`` entries would not fit."""
+    if size + more <= keys.size:
+        return keys, pairs
+    room = 2 * keys.size + more
+    wider_keys, wider_pairs = np.empty(room, np.float64), np.empty(room, np.int64)
+    wider_keys[:size], wider_pairs[:size] = keys[:size], pairs[:size]
+    return wider_keys, wider_pairs

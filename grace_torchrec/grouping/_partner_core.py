@@ -1,0 +1,107 @@
+"""Numba core of the best partners: the counts of one item at a time, the best K kept.
+
+Flow: called by ``partners``.  Items are numbered by falling frequency (their *rank*) and the
+ranks of a bag rise, so the more frequent partners of an item are what stands before it in its
+bags: every pair is counted once, at its rarer item, and a row of counters is all the memory.
+Shapes: B bags, B1 = B + 1, N items, N1 = N + 1, L ids, K partners kept.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels._jit import jit
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+@jit
+def count_partners(
+    offsets_B1: Int64s,
+    ranks_L: Int32s,
+    indptr_N1: Int64s,
+    bags_L: Int32s,
+    least: int,
+    first: int,
+    step: int,
+    partners_NK: Int32s,
+    counts_NK: Int32s,
+) -> None:
+    """Write the best partners of the items ``first, first + step, ...``; -1 where there are fewer.
+
+    Kept are the K highest counts; of equal counts the lower rank, so that the order of the bags
+    has no influence. Their order in the row is no promise.
+
+    Args:
+        offsets_B1: Start of each bag in ``ranks_L``.
+        ranks_L: Ranks, rising in each bag without repeats.
+        indptr_N1: Start of each item in ``bags_L``.
+        bags_L: The bags that hold each item.
+        least: Least count of a partner worth keeping, 1 or more.
+        first: First item.
+        step: Distance of the items, so that threads share frequent and rare ones alike.
+        partners_NK: Receives partners, all of lower rank than their item.
+        counts_NK: Receives in how many bags both stand.
+    """
+    num_items = indptr_N1.size - 1
+    counts = np.zeros(num_items, np.int32)
+    touched = np.empty(num_items + 1, np.int32)
+    for item in range(first, num_items, step):
+        num_touched = 0
+        for place in range(indptr_N1[item], indptr_N1[item + 1]):
+            at = offsets_B1[bags_L[place]]
+            while ranks_L[at] < item:
+                partner = ranks_L[at]
+                touched[num_touched] = partner
+                num_touched += counts[partner] == 0
+                counts[partner] += 1
+                at += 1
+        keep_best(touched[:num_touched], counts, least, partners_NK[item], counts_NK[item])
+
+
+@jit
+def keep_best(
+    touched: Int32s, counts_N: Int32s, least: int, partners_K: Int32s, counts_K: Int32s
+) -> int:
+    """Move the K highest counts to a row and clear all counters; return how many there are.
+
+    Args:
+        touched: Items whose counter is not 0.
+        counts_N: Counters, cleared on return.
+        least: Least count to keep.
+        partners_K: Receives the kept items, then -1.
+        counts_K: Receives their counts.
+    """
+    room = partners_K.size
+    enough = 0
+    highest = np.int64(0)
+    for item in touched:
+        enough += counts_N[item] >= least
+        highest = max(highest, np.int64(counts_N[item]))
+    threshold, ties = np.int64(least), np.int64(room)
+    if enough > room:  # the K-th highest count, and how many of that count fit
+        histogram = np.zeros(highest + 1, np.int32)
+        for item in touched:
+            histogram[counts_N[item]] += 1
+        threshold = highest
+        while histogram[threshold] < ties:
+            ties -= histogram[threshold]
+            threshold -= 1
+    kept, num_equal = 0, 0
+    for item in touched:
+        count = counts_N[item]
+        counts_N[item] = 0
+        if count > threshold or (enough <= room and count == threshold):
+            partners_K[kept] = item
+            counts_K[kept] = count
+            kept += 1
+        elif count == threshold:
+            touched[num_equal] = item  # read already: what is written lies behind
+            num_equal += 1
+    if enough > room:
+        for item in np.sort(touched[:num_equal])[:ties]:
+            partners_K[kept] = item
+            counts_K[kept] = threshold
+            kept += 1
+    partners_K[kept:] = -1
+    return kept

@@ -1,0 +1,174 @@
+"""Numba core of the bags by token: which bags hold a token, as rising lists.
+
+Flow: called by the merging cores.  A token is an item or what a merge made of two tokens.
+Tokens of many bags have a bit for every bag as well: counting what two of them share is then a
+word operation for 64 bags.
+Shapes: B bags, W words of 64 bags, D tokens with bits.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels._jit import jit
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+SKEWED = 16  # a list this many times longer is searched, not walked
+DENSE = 128  # tokens in one of so many bags have bits: at most 32 bytes for each id of the bags
+_PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
+_BYTES, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+_1, _2, _4, _6 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6)
+_56, _63 = np.uint64(56), np.uint64(63)
+
+
+@jit
+def count_ones(word: Any) -> Any:
+    """Return how many of 64 bits are set (LLVM knows this pattern: one instruction)."""
+    word = word - ((word >> _1) & _PAIRS)
+    word = (word & _FOURS) + ((word >> _2) & _FOURS)
+    return (((word + (word >> _4)) & _BYTES) * _SUM) >> _56
+
+
+@jit
+def set_bits(bags: Int32s, bits_W: Words) -> None:
+    """Set the bit of every bag."""
+    for bag in bags:
+        bits_W[np.uint64(bag) >> _6] |= _1 << (np.uint64(bag) & _63)
+
+
+@jit
+def clear_bits(bags: Int32s, bits_W: Words) -> None:
+    """Clear the bit of every bag."""
+    for bag in bags:
+        bits_W[np.uint64(bag) >> _6] &= ~(_1 << (np.uint64(bag) & _63))
+
+
+@jit
+def count_shared(one_W: Words, other_W: Words) -> Any:
+    """Return in how many bags both stand."""
+    shared = np.uint64(0)
+    for word in range(one_W.size):
+        shared += count_ones(one_W[word] & other_W[word])
+    return np.int64(shared)
+
+
+@jit
+def count_listed(bags: Int32s, bits_W: Words) -> Any:
+    """Return how many of the listed bags have their bit set."""
+    shared = np.uint64(0)
+    for bag in bags:
+        shared += (bits_W[np.uint64(bag) >> _6] >> (np.uint64(bag) & _63)) & _1
+    return np.int64(shared)
+
+
+@jit
+def intersect(short: Int32s, long: Int32s, out: Int32s) -> Any:
+    """Write what two rising lists share to ``out``; return how much.
+
+    Args:
+        short: The shorter list.
+        long: The longer list.
+        out: At least as long as ``short`` and one entry more.
+    """
+    if short.size * SKEWED < long.size:
+        return _intersect_skewed(short, long, out)
+    found, i, j = 0, 0, 0
+    while i < short.size and j < long.size:
+        one, other = short[i], long[j]
+        out[found] = one
+        found += one == other
+        i += one <= other
+        j += other <= one
+    return found
+
+
+@jit
+def _intersect_skewed(short: Int32s, long: Int32s, out: Int32s) -> int:
+    """Look every entry of the short list up in the long one, from the place of the last on."""
+    found, low = 0, 0
+    for value in short:
+        step, high = 1, low
+        while high < long.size and long[high] < value:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, long.size)
+        while low < high:
+            middle = (low + high) >> 1
+            if long[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        if low >= long.size:
+            break
+        if long[low] == value:
+            out[found] = value
+            found += 1
+            low += 1
+    return found
+
+
+@jit
+def remove(values: Int32s, gone: Int32s) -> int:
+    """Remove ``gone`` from a rising list that holds all of it, in place; return what is left."""
+    kept, next_gone = 0, 0
+    for value in values:
+        if next_gone < gone.size and gone[next_gone] == value:
+            next_gone += 1
+        else:
+            values[kept] = value
+            kept += 1
+    return kept
+
+
+@jit
+def unite(one: Int32s, other: Int32s, out: Int32s) -> int:
+    """Write the union of two rising lists to ``out``; return its length."""
+    i, j, size = 0, 0, 0
+    while i < one.size and j < other.size:
+        left, right = one[i], other[j]
+        out[size] = min(left, right)
+        size += 1
+        i += left <= right
+        j += right <= left
+    while i < one.size:
+        out[size] = one[i]
+        size += 1
+        i += 1
+    while j < other.size:
+        out[size] = other[j]
+        size += 1
+        j += 1
+    return size
+
+
+@jit
+def expand(
+    indptr_N1: Int64s, items_S: Int64s, left_R: Int64s, right_R: Int64s, max_size: int
+) -> tuple[Int64s, Int64s]:
+    """Return the items of every merge as CSR, rising in each set.
+
+    Args:
+        indptr_N1: CSR of the items that the first tokens stand for.
+        items_S: Those items.
+        left_R: One token of each merge; merge ``r`` made the token ``N + r``.
+        right_R: The other token.
+        max_size: Most items of a set.
+    """
+    num_first, num_sets = indptr_N1.size - 1, left_R.size
+    indptr, items = np.zeros(num_sets + 1, np.int64), np.empty(num_sets * max_size, np.int64)
+    for at in range(num_sets):
+        end = indptr[at]
+        for token in (left_R[at], right_R[at]):
+            if token < num_first:
+                part = items_S[indptr_N1[token] : indptr_N1[token + 1]]
+            else:
+                part = items[indptr[token - num_first] : indptr[token - num_first + 1]]
+            items[end : end + part.size] = part
+            end += part.size
+        items[indptr[at] : end] = np.sort(items[indptr[at] : end])
+        indptr[at + 1] = end
+    return indptr, items[: indptr[num_sets]]

@@ -1,0 +1,90 @@
+"""CountedTrace: what grouping methods count on a trace, each when it is first asked for.
+
+Flow: trace -> *CountedTrace* -> candidates of ``choose``, which share what they start from.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+
+from grace_torchrec.grouping import set_merge, subset_clusters
+from grace_torchrec.grouping.pair_counts import (
+    DEFAULT_MEMORY_LIMIT,
+    PairCounts,
+    TooManyPairs,
+    count_pairs,
+)
+from grace_torchrec.grouping.partners import Partners, RankedBags, best_partners, ranked_bags
+from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.trace import Trace
+
+
+class CountedTrace:
+    """A trace and what methods count on it, each when it is first asked for."""
+
+    def __init__(
+        self, trace: Trace, most: int, fit_bags: int, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT
+    ) -> None:
+        """Count nothing yet.
+
+        Args:
+            trace: The bags.
+            most: The largest budget that will be asked for.
+            fit_bags: Bags that floors are chosen on; they rise in proportion to ``trace``.
+            memory_limit_bytes: Most memory that the counts of all pairs may take.
+        """
+        self.trace = trace
+        self.most = most
+        self.memory_limit_bytes = memory_limit_bytes
+        self.floor_scale = trace.num_bags / max(fit_bags, 1)
+        self._sets: dict[set_merge.Rule, StoredSums] = {}
+
+    def prepare(self, rules: Iterable[set_merge.Rule]) -> None:
+        """Count what candidates share side by side: the cores hold no lock of the interpreter.
+
+        Args:
+            rules: Rules of merged sets that will be asked for.
+        """
+        assert self.bags.num_items == self.trace.num_items  # counted first: the others need it
+        shared: list[Callable[[], object]] = [lambda: self.subsets, self.has_pairs]
+        for rule in rules:
+            assert self._partners is not None  # counted once for all rules
+            shared.append(partial(self.sets, rule))
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for done in [pool.submit(count) for count in shared]:
+                done.result()
+
+    def has_pairs(self) -> bool:
+        """Count all pairs, if there is room for them: False where a table is too large."""
+        try:
+            return self.pairs is not None
+        except TooManyPairs:
+            return False
+
+    @cached_property
+    def pairs(self) -> PairCounts:
+        """All pair counts."""
+        return count_pairs(self.trace, self.memory_limit_bytes)
+
+    @cached_property
+    def bags(self) -> RankedBags:
+        """Bags by rank."""
+        return ranked_bags(self.trace)
+
+    @cached_property
+    def subsets(self) -> subset_clusters.RankedSubsets:
+        """Subsets of clusters in order of value."""
+        count = subset_clusters.cluster_partners(self.bags.num_items)
+        return subset_clusters.rank_subsets(self.bags, best_partners(self.bags, count), self.most)
+
+    def sets(self, rule: set_merge.Rule) -> StoredSums:
+        """Merged sets for the largest budget."""
+        if rule not in self._sets:
+            self._sets[rule] = set_merge.merge_sets(self.bags, self._partners, self.most, rule)
+        return self._sets[rule]
+
+    @cached_property
+    def _partners(self) -> Partners:
+        """First candidates of merged sets."""
+        return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))

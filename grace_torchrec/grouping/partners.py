@@ -1,0 +1,137 @@
+"""Best partners: for each item the K items it is requested with most often, exact counts.
+
+Flow: trace -> *RankedBags* -> *Partners* -> merging of sets and of clusters.  Derived, as the
+paper keeps every pair: the counts of all pairs do not fit in memory for large tables, the best
+ones do, and merging never looks at the others.
+Shapes: B bags, B1 = B + 1, L ids, N items, N1 = N + 1, K partners kept.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.grouping import _partner_core
+from grace_torchrec.grouping._pair_core import bags_of_items
+from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.traces.trace import Trace
+
+NUM_PARTNERS = 64
+LEAST_SUPPORT = 2  # a pair that was requested together once is no evidence
+LEAST_IDS_TO_SHARE = 1 << 16  # below, a second thread costs more than it brings
+
+
+@dataclass(frozen=True, eq=False)
+class RankedBags:
+    """The layers of all bags, items numbered by falling frequency.
+
+    Attributes:
+        offsets_B1: int64 ``[B + 1]``.
+        ranks_L: int32 ``[L]``, rising in each bag, no repeats.
+        item_of_rank_N: int64 ``[N]``: the item of each rank; equal frequency: lower id first.
+        indptr_N1: int64 ``[N + 1]``, start of each rank in ``bags_L``.
+        bags_L: int32 ``[L]``, the bags that hold each rank, rising.
+    """
+
+    offsets_B1: npt.NDArray[np.int64]
+    ranks_L: npt.NDArray[np.int32]
+    item_of_rank_N: npt.NDArray[np.int64]
+    indptr_N1: npt.NDArray[np.int64]
+    bags_L: npt.NDArray[np.int32]
+
+    @property
+    def num_items(self) -> int:
+        """Rows N of the table."""
+        return int(self.item_of_rank_N.size)
+
+    @property
+    def pair_scale(self) -> float:
+        """Expected bags with two items, over the product of their frequencies, if items were independent.
+
+        The configuration model: every bag keeps its length and draws items by frequency.
+        """
+        lengths = np.diff(self.offsets_B1).astype(np.float64)
+        ids = float(lengths.sum())
+        return float((lengths * (lengths - 1)).sum() / (ids * ids)) if ids else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Partners:
+    """Row ``r``: the best more frequent partners of the item of rank ``r``.
+
+    Attributes:
+        partners_NK: int32 ranks, -1 past the last.
+        counts_NK: int32 counts.
+    """
+
+    partners_NK: npt.NDArray[np.int32]
+    counts_NK: npt.NDArray[np.int32]
+
+
+def ranked_bags(trace: Trace) -> RankedBags:
+    """Split ``trace`` into layers and number the items by falling frequency.
+
+    >>> bags = ranked_bags(Trace.from_bags([[7, 3], [3], [7, 3, 3]]))
+    >>> bags.item_of_rank_N[:2].tolist(), bags.ranks_L.tolist()
+    ([3, 7], [0, 1, 0, 0, 1, 0])
+    """
+    layers = layered_bags(trace)
+    return rank_tokens(layers.offsets_B1, layers.ids_L, layers.num_items)
+
+
+def rank_tokens(
+    offsets_B1: npt.NDArray[np.int64],
+    ids_L: npt.NDArray[np.int32] | npt.NDArray[np.int64],
+    num_items: int,
+) -> RankedBags:
+    """Number the items of bags without repeats by falling frequency.
+
+    Args:
+        offsets_B1: int64 ``[B + 1]``.
+        ids_L: Ids below ``num_items``, in any order.
+        num_items: Items N.
+    """
+    order_N = np.argsort(-np.bincount(ids_L, minlength=num_items), kind="stable")
+    rank_N = np.empty(num_items, np.int64)
+    rank_N[order_N] = np.arange(num_items)
+    key_L = np.repeat(np.arange(offsets_B1.size - 1), np.diff(offsets_B1)) * max(num_items, 1)
+    key_L += rank_N[ids_L]
+    key_L.sort()
+    ranks = (key_L % max(num_items, 1)).astype(np.int32)
+    return RankedBags(offsets_B1, ranks, order_N, *bags_of_items(offsets_B1, ranks, num_items))
+
+
+def best_partners(
+    bags: RankedBags,
+    num_partners: int = NUM_PARTNERS,
+    least: int = LEAST_SUPPORT,
+    num_threads: int | None = None,
+) -> Partners:
+    """Count all pairs and keep the best; ``8 * N * K`` bytes and two counters an item and thread.
+
+    Args:
+        bags: Ranked bags.
+        num_partners: Partners K kept for each item.
+        least: Least count of a pair.
+        num_threads: Threads; default: the processors of this process. They change no figure.
+    """
+    shape = (bags.num_items, num_partners)
+    partners, counts = np.empty(shape, np.int32), np.zeros(shape, np.int32)
+    threads = num_threads or len(os.sched_getaffinity(0))
+    if bags.ranks_L.size < LEAST_IDS_TO_SHARE:
+        threads = 1
+
+    def count(first: int) -> None:
+        _partner_core.count_partners(
+            bags.offsets_B1, bags.ranks_L, bags.indptr_N1, bags.bags_L, least, first, threads,
+            partners, counts,
+        )  # fmt: skip
+
+    if threads == 1:
+        count(0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # the core holds no lock of the interpreter
+            list(pool.map(count, range(threads)))
+    return Partners(partners, counts)

@@ -1,0 +1,172 @@
+"""Subset code: a cluster stores only its most useful subsets, a table splits what bags hold.
+
+Flow: grouping -> *StoredSums with a SubsetCode* -> rewriting.  Derived from GRACE's clusters,
+which store every subset: here 8 items cost what their useful subsets cost, not 247 rows.
+A *mask* has one bit for each slot of its cluster; the masks of a cluster of k items are the
+entries ``start .. start + 2**k - 1`` of one common table, and an item's packed code
+``start * 8 + slot`` needs one gather. Stored rows are in order of their entries, so the row of
+a stored entry is its rank: a bitmap and a count for every 64 entries.
+Shapes: N items, C clusters, C1 = C + 1, M members, E entries, W words, R stored rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_kernels.reference import SLOT_BITS
+from grace_torchrec.errors import GraceError
+from grace_torchrec.sums.clusters import check_clusters
+
+WORD_BITS = 64
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetCode:
+    """How a mask of a cluster splits into stored subsets and single items.
+
+    Attributes:
+        item_code_N: int32 ``[N]`` (int64 past 2**28 entries): ``start * 8 + slot``, -1 where the
+            item is in no cluster.
+        next_E: uint8 ``[E]``: the part of a mask that is read first. It holds the lowest item of
+            the mask and is stored, or is that item alone; all parts together are the fewest.
+        stored_W: uint64 ``[W]``: a bit for each entry that is stored.
+        ranks_W: int32 ``[W]``: stored entries before each word.
+    """
+
+    item_code_N: npt.NDArray[np.int32] | Int64s
+    next_E: npt.NDArray[np.uint8]
+    stored_W: npt.NDArray[np.uint64]
+    ranks_W: npt.NDArray[np.int32]
+
+    @property
+    def num_bytes(self) -> int:
+        """Metadata bytes that serving keeps for this code."""
+        arrays = (self.item_code_N, self.next_E, self.stored_W, self.ranks_W)
+        return int(sum(array.nbytes for array in arrays))
+
+    def check(self, num_items: int, num_stored: int) -> None:
+        """Refuse a code that reads outside its table or outside ``num_stored`` stored rows.
+
+        Raises:
+            GraceError: the message names what does not fit.
+        """
+        if self.item_code_N.shape != (num_items,):
+            raise GraceError(
+                f"stored sums: the code has {self.item_code_N.shape}, expected {num_items} items"
+            )
+        words = -(-self.next_E.size // WORD_BITS)
+        if self.stored_W.shape != (words,) or self.ranks_W.shape != (words,):
+            raise GraceError(f"stored sums: {self.next_E.size} entries need {words} words of marks")
+        starts, sizes = _tables(self.item_code_N)
+        if starts.size and int((starts + (1 << sizes)).max()) > self.next_E.size:
+            raise GraceError("stored sums: the code names an entry past the end of its table")
+        marks = np.unpackbits(self.stored_W.view(np.uint8), bitorder="little")
+        ones = marks.reshape(words, WORD_BITS).sum(axis=1, dtype=np.int64)
+        if not np.array_equal(self.ranks_W, np.cumsum(ones) - ones) or ones.sum() != num_stored:
+            raise GraceError(
+                f"stored sums: the code marks {int(ones.sum())} rows, there are {num_stored}"
+            )
+        _check_parts(self.next_E, marks, starts, sizes)
+
+
+def subset_code(
+    num_items: int, cluster_offsets_C1: Int64s, members_M: Int64s, entries_R: Int64s
+) -> tuple[SubsetCode, Int64s, Int64s]:
+    """Lay out the tables of all clusters and the stored subsets.
+
+    Args:
+        num_items: Rows N of the table.
+        cluster_offsets_C1: Cluster ``c`` is ``members_M[offsets[c]:offsets[c + 1]]``, 2..8 items.
+        members_M: Item ids in slot order.
+        entries_R: Entries ``start + mask`` to store, in any order; ``start`` is the sum of
+            ``2 ** size`` over the clusters before.
+
+    Returns:
+        (code, indptr ``[R + 1]``, items): the code and the items of each stored row.
+
+    Raises:
+        GraceError: a cluster is too small or too large or shares an item, an entry repeats, is
+            outside the tables, or is a mask of fewer than two items.
+    """
+    sizes = check_clusters(num_items, cluster_offsets_C1, members_M)
+    starts_C1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(1 << sizes)])
+    slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
+    code = np.full(num_items, -1, np.int64)
+    code[members_M] = (np.repeat(starts_C1[:-1], sizes) << SLOT_BITS) | slots
+    entries = np.unique(entries_R)
+    if entries.size != entries_R.size:
+        raise GraceError("stored sums: a subset is stored twice")
+    if entries.size and not 0 <= entries[0] <= entries[-1] < starts_C1[-1]:
+        raise GraceError("stored sums: a subset is of no cluster")
+    cluster_R = np.searchsorted(starts_C1, entries, side="right") - 1
+    masks_R = entries - starts_C1[cluster_R]
+    bits = (masks_R[:, None] >> np.arange(8)) & 1
+    if entries.size and bits.sum(axis=1).min() < 2:
+        raise GraceError("stored sums: a subset has fewer than two items")
+    row, slot = np.nonzero(bits)
+    items = members_M[cluster_offsets_C1[cluster_R[row]] + slot]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(bits.sum(axis=1))])
+    words = -(-int(starts_C1[-1]) // WORD_BITS)
+    marks = np.zeros(words * WORD_BITS, np.uint8)
+    marks[entries] = 1
+    stored_W = np.packbits(marks, bitorder="little").view(np.uint64)
+    ones = marks.reshape(words, WORD_BITS).sum(axis=1, dtype=np.int64)
+    made = SubsetCode(
+        code.astype(np.int32) if starts_C1[-1] < 2**28 else code,
+        _first_parts(starts_C1, marks),
+        stored_W,
+        (np.cumsum(ones) - ones).astype(np.int32),
+    )
+    return made, indptr, items.astype(np.int64)
+
+
+def _first_parts(starts_C1: Int64s, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the first part of every mask, so that all parts together are the fewest.
+
+    Clusters of one size go together: masks rise, so the best split of what is left is known.
+    """
+    sizes_C = np.diff(starts_C1)
+    parts_E = np.zeros(int(starts_C1[-1]), np.uint8)
+    for size in np.unique(sizes_C):
+        starts = starts_C1[:-1][sizes_C == size]
+        stored = marks[starts[:, None] + np.arange(size)].astype(bool)
+        costs = np.zeros((starts.size, size), np.int64)
+        for mask in range(1, int(size)):
+            low = mask & -mask
+            part = np.full(starts.size, low)
+            cost = 1 + costs[:, mask ^ low]
+            others = rest = mask ^ low
+            while rest:  # every subset with the lowest item and one more
+                better = stored[:, low | rest] & (1 + costs[:, others ^ rest] < cost)
+                part[better] = low | rest
+                cost[better] = 1 + costs[better, others ^ rest]
+                rest = (rest - 1) & others
+            costs[:, mask] = cost
+            parts_E[starts + mask] = part
+    return parts_E
+
+
+def _tables(item_code_N: npt.NDArray[np.int32] | Int64s) -> tuple[Int64s, Int64s]:
+    """Return start and size of every cluster that the codes name."""
+    code = item_code_N[item_code_N >= 0].astype(np.int64)
+    starts, which = np.unique(code >> SLOT_BITS, return_inverse=True)
+    sizes = np.zeros(starts.size, np.int64)
+    np.maximum.at(sizes, which, (code & 7) + 1)
+    return starts, sizes
+
+
+def _check_parts(
+    next_E: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8], starts: Int64s, sizes: Int64s
+) -> None:
+    """Refuse a table with a part that is outside its mask or is several items and not stored."""
+    for size in np.unique(sizes):
+        masks = np.arange(1, 1 << size)
+        entries = starts[sizes == size][:, None]
+        parts = next_E[entries + masks].astype(np.int64)
+        single = parts & (parts - 1) == 0
+        if ((parts == 0) | (parts & ~masks != 0)).any() or not (
+            single | (marks[entries + parts] == 1)
+        ).all():
+            raise GraceError("stored sums: the table splits a mask into what is not stored")
