@@ -59,7 +59,6 @@ _last_build = [0]  # number of the last build in this process
 def record_built(weight: Tensor, stored: Tensor) -> None:
     """Remember that ``stored`` was just built from ``weight``."""
     _watch_optimizers()
-    _last_build[0] = next(_builds)
     _BUILT[stored] = BuiltFrom(
         weakref.ref(weight),
         _version(weight),
@@ -67,6 +66,7 @@ def record_built(weight: Tensor, stored: Tensor) -> None:
         weight.data_ptr(),
         weight.untyped_storage(),
     )
+    _last_build[0] = next(_builds)  # last: who sees the number sees the record too
 
 
 def why_stale(weight: Tensor, stored: Tensor) -> str | None:
@@ -190,6 +190,7 @@ class Watch:
             for place, t in enumerate(table_of)
         ]
         self._built: list[BuiltFrom] = [_BUILT[rows] for rows in stored]
+        self._addresses = self._now_at()
         # The sample of float32 rows needs arrays over the same memory: made once.
         self._arrays = [
             tuple(part.detach().numpy() for part in parts)
@@ -200,8 +201,12 @@ class Watch:
         self._turn = -1
 
     def is_current(self) -> bool:
-        """Tell whether no sums were built since."""
-        return self._build == _last_build[0]
+        """Tell whether no sums were built since, and none of their tensors moved in memory."""
+        return self._build == _last_build[0] and self._addresses == self._now_at()
+
+    def _now_at(self) -> list[int]:
+        """Return where stored rows and sets lie: sharing or pickling them moves them in place."""
+        return [part.data_ptr() for parts in self._parts for part in parts]
 
     def check(self) -> None:
         """Raise unless stored rows match; advance the rotating sample.

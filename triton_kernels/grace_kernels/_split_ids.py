@@ -10,8 +10,8 @@ How it is fast: nothing branches on what an id is. With AVX-512 eight ids go at 
 of packed_codes.py are gathered, then the codes of the clustered ones, and the two kinds are
 packed to the front of a vector each (``vector.compress``) and stored whole; only the end of a
 list moves by as many as are of its kind. An id outside the table sends its group of eight to
-the loop that goes id by id and knows the policies. Without AVX-512 every id takes that loop: it
-writes to both lists and moves one end. Between groups rows of the previous chunk are
+the loop that goes id by id and knows the policies. Without AVX-512, and for weighted bags, hot
+rows and wide codes, every id takes that loop: it writes to both lists and moves one end. Between groups rows of the previous chunk are
 prefetched (_prefetch.py), so that memory works while this computes. Bags come by the chunk,
 because a call for each of them costs as much as splitting it.
 Indices are cast to ``uintp``: numba then leaves out the wrap-around of negative indices.
@@ -38,7 +38,7 @@ from grace_kernels._prefetch import (
     prefetch_rows,
 )
 from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
-from grace_kernels.reference import DROP, PADDING, RAISE
+from grace_kernels.reference import DROP, PADDING, RAISE, ZERO_ROW
 
 U = np.uintp
 GROUP = 8  # ids at once
@@ -189,7 +189,7 @@ def _split_one_by_one(ids, begin, end, table, policy, weighted, split, alone, cl
         item = np.int64(ids[U(position)])
         code = np.int64(-1)
         if item < 0 or item >= num_rows:
-            if item == PADDING or policy == DROP:
+            if item == PADDING or policy == DROP or (policy == ZERO_ROW and num_rows == 0):
                 continue
             if policy == RAISE:
                 return alone, clustered, np.int64(position)
