@@ -119,7 +119,11 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
     queue = np.zeros(QUEUE_SIZE, np.int64)
     # int64 from the start: a literal would make numba compile everything it reaches twice
     epoch, clustered, turn = np.int64(0), np.int64(0), np.int64(0)
-    waiting, waiting_first, waiting_last = np.int64(-1), np.int64(0), np.int64(0)  # the chunk before
+    waiting, waiting_first, waiting_last = (
+        np.int64(-1),
+        np.int64(0),
+        np.int64(0),
+    )  # the chunk before
     for feature in range(features.shape[0]):
         low, high = bags_inside(begin, end, feature, stride)
         at = features[feature, POSITION] * stride
@@ -158,7 +162,9 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             turn = 1 - turn
             first = last
     if waiting >= 0:
-        copy_head(rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+        copy_head(
+            rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
+        )
         _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
                 row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
     return np.int64(-1), 0

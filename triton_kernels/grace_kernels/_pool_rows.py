@@ -98,7 +98,9 @@ def pool_span(begin, end, row_ids, offsets, given, weights, features, stored, st
             turn = 1 - turn
             first = last
     if waiting >= 0:
-        copy_head(rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first])
+        copy_head(
+            rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
+        )
         _sum(features, waiting, waiting_first, waiting_last, given, stride, rows[1 - turn],
              waiting_weights, ends[1 - turn], out_at, out_stride)  # fmt: skip
     return np.int64(-1), 0
