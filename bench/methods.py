@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.rivals import fae, space
+from bench.rivals import community, fae, merci, space
 from bench.stored import Stored
 from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
 from grace_torchrec.grouping.choose import choose, refit
@@ -75,6 +75,18 @@ def fit_grace_floor(split: Split, budget: int, seed: int) -> Fitted:
     return Fitted(Stored.of(sums), f"floor={floor:g}", chosen - start, built - chosen)
 
 
+def fit_community(split: Split, budget: int, seed: int) -> Fitted:
+    """Chunks of communities; size and resolution chosen on validation bags, then refitted."""
+    start = time.perf_counter()
+    cuts = community.choice_cuts(split.fit, split.validation, budget, seed)
+    choice = community.best_choice(cuts)
+    chosen = time.perf_counter()
+    sums = community.fit(split.train, budget, seed, choice=choice)
+    built = time.perf_counter()
+    picked = f"k={choice.chunk_size}, resolution={choice.resolution}"
+    return Fitted(Stored.of(sums), picked, chosen - start, built - chosen)
+
+
 def fit_auto_of(split: Split, budget: int, seed: int) -> Fitted:
     """The best of all methods on validation bags, any code, bags rewritten ahead."""
     start = time.perf_counter()
@@ -100,7 +112,10 @@ def fitted_once(fit: Callable[[Trace, int, int], StoredSums]) -> Callable[..., F
 METHODS: dict[str, Callable[[Split, int, int], Fitted]] = {
     "none": fit_none,
     "fae": fit_fae,
+    "lru": fit_fae,  # a cache of rows saves no read either
     "space": fit_space,
+    "community": fit_community,
+    "merci": fitted_once(merci.fit),
     "grace": fit_grace,
     "grace_floor": fit_grace_floor,
     "subsets": fitted_once(subset_clusters.fit),

@@ -113,6 +113,8 @@ class DirectLookup:
             assert isinstance(lookup, AheadLookup)
             given = features.rows_for(owner.path, owner.rewriter.stamp)
             pooled = self._look_up_rows(lookup, lookup.places, given)
+            if lookup.places == list(range(given.reads.shape[0])):
+                return pooled, given.reads  # picking rows of a tensor takes 10 us
             return pooled, given.reads[lookup.places]
         served = self._serve(lookup, features)
         if served is not None:

@@ -140,7 +140,7 @@ def item_code(plan: TablePlan) -> npt.NDArray[np.integer]:
     """Return the packed codes of a table, empty where it stores no sums."""
     if plan.sums is None or not plan.sums.num_sums:
         return np.zeros(0, np.int32)
-    return plan.sums.code.item_code_N
+    return plan.sums.clusters.item_code_N
 
 
 def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:

@@ -149,7 +149,7 @@ def trimmed(choice: Choice, share: float) -> Choice:
 
 def clusters_of(sums: StoredSums) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Read the clusters back out of the code: (offsets ``[C + 1]``, members in slot order)."""
-    code_N = sums.code.item_code_N
+    code_N = sums.clusters.item_code_N
     members = np.flatnonzero(code_N >= 0)
     members = members[np.argsort(code_N[members], kind="stable")]
     slots = code_N[members] & ((1 << SLOT_BITS) - 1)
@@ -158,7 +158,7 @@ def clusters_of(sums: StoredSums) -> tuple[npt.NDArray[np.int64], npt.NDArray[np
 
 def _first_clusters(sums: StoredSums, share: float) -> StoredSums:
     """The longest run of first clusters that stores at most ``share`` of the sums."""
-    code_N = sums.code.item_code_N
+    code_N = sums.clusters.item_code_N
     blocks_C = np.unique(code_N[code_N >= 0] >> SLOT_BITS)  # first row of every cluster
     ends_C1 = np.concatenate([[0], blocks_C[1:], [sums.num_sums]])
     kept = int(ends_C1[np.searchsorted(ends_C1, share * sums.num_sums, side="right") - 1])

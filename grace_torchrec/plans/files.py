@@ -125,7 +125,7 @@ def table_arrays(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
     return {
         "cluster_offsets": offsets_C1,
         "members": members_M,
-        "item_code": table.sums.code.item_code_N,
+        "item_code": table.sums.clusters.item_code_N,
         "hot_items": table.placement.hot_items,
     }
 

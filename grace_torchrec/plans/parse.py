@@ -145,7 +145,7 @@ def _parse_sums(arrays: Arrays, spec: TableSpec, where: str) -> StoredSums:
     ):
         raise GraceError(f"{where}: cluster_offsets do not cover the members; make the plan again")
     sums = _checked(lambda: StoredSums.from_clusters(spec.num_rows, offsets, members), where)
-    if not np.array_equal(sums.code.item_code_N, arrays["item_code"]):
+    if not np.array_equal(sums.clusters.item_code_N, arrays["item_code"]):
         raise GraceError(
             f"{where}: item_code does not agree with the clusters; make the plan again"
         )

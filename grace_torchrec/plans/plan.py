@@ -186,6 +186,8 @@ class TablePlan:
             raise GraceError(f"{where}: lookup 'ahead' does not go with no sums")
         if self.method not in ("none", *METHODS) or (self.method == "none") != (num_sums == 0):
             raise GraceError(f"{where}: method {self.method!r} does not go with {num_sums} sums")
+        if self.sums is not None:
+            self.sums.clusters  # noqa: B018  # refuses sums that no table is served with
         if self.sums is not None and self.sums.num_items != self.spec.num_rows:
             raise GraceError(
                 f"{where}: sums are for {self.sums.num_items} rows, the table has {self.spec.num_rows}"

@@ -168,7 +168,6 @@ def test_bags_seen_in_train_compare_contents_and_ignore_order():
         (["--fit", "a"], "belong together"),
         (["--fit", "a", "--serve", "b", "--split", "time"], "a split already"),
         (["--generate", "3"], "two whole numbers"),
-        (["--generate", "300,100", "--method", "lru"], "is not one of"),
         (["--generate", "300,100", "--method", "pair_oracle", "--dump", "d"], "is a bound"),
         (["--generate", "300,100", "--budget", "-1"], "range"),
         (["--generate", "300,100", "--method", "auto", "--objective", "time"], "leave it out"),

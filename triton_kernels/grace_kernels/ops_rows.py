@@ -52,7 +52,8 @@ def rewrite_features(
     """
     ids, bounds, id_weights = values.numpy(), offsets.numpy(), _numpy_or_none(weights)
     num = len(positions)
-    row_ids, row_weights = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    row_ids: list[Any] = []
+    row_weights: list[Any] = []
     ends = np.zeros(num * stride + 1, np.int64)
     given = np.zeros((num, stride), np.int64)
     reads = np.zeros((num, 2), np.int64)
@@ -72,12 +73,19 @@ def rewrite_features(
         if new_weights is not None:
             row_weights.append(new_weights)
     return (
-        torch.from_numpy(np.concatenate(row_ids)),
+        torch.from_numpy(_joined(row_ids, np.int64)),
         torch.from_numpy(ends),
-        None if weights is None else torch.from_numpy(np.concatenate(row_weights)),
+        None if weights is None else torch.from_numpy(_joined(row_weights, np.float32)),
         torch.from_numpy(given),
         torch.from_numpy(reads),
     )
+
+
+def _joined(parts: list[Any], dtype: Any) -> Any:
+    """Return the parts in one array; a single one is not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _pooled_rows_cpu(
