@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,22 @@ def test_every_layout_of_a_batch_on_all_threads(swap_three, threads) -> None:
                 ),
             )  # fmt: skip
             assert answer[2].shape == (50, 45)
+
+
+def test_orders_of_the_keys_take_turns(swap_three, threads) -> None:
+    """What was laid out for one order of the keys serves no other."""
+    module, before = swap_three(), None
+    for keys in list(permutations([*KEYS, "x"])) * 2:
+        answer = assert_same(
+            module,
+            lambda keys=keys: KeyedJaggedTensor(
+                keys=list(keys),
+                values=torch.tensor([{"a": 1, "b": 2, "c": 3, "x": 9}[key] for key in keys]),
+                offsets=torch.arange(5),
+            ),
+        )
+        assert before is None or torch.equal(answer[2], before)
+        before = answer[2]
 
 
 def made(**parts: Any) -> Callable[[], KeyedJaggedTensor]:
@@ -327,7 +344,9 @@ def test_another_parameter_or_module_in_place_of_a_table_is_noticed(swap_three, 
             for inner in module.inner_collections().values()
             if name in inner.embedding_bags
         )
-        rows = nn.Parameter(bags[name].weight.detach() + (step != "same data"))
+        rows = nn.Parameter(bags[name].weight.detach())
+        if step != "same data":
+            rows = nn.Parameter(rows.detach() + 1)
         if step != "module":
             bags[name].weight = rows
         else:
