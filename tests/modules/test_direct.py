@@ -22,6 +22,7 @@ from torchrec import KeyedJaggedTensor
 from torchrec.fx import symbolic_trace
 
 import grace_torchrec as grace
+from grace_kernels import plain_path
 from grace_torchrec.errors import StaleSums
 
 KEYS = ("a", "b", "c")
@@ -243,6 +244,16 @@ def test_vectors_with_gaps_are_read_as_they_are(swap_three) -> None:
         )
 
     assert_same(swap_three(), make)
+
+
+def test_a_cpu_without_avx2_answers_the_same_but_for_rounding(swap_three, monkeypatch) -> None:
+    module, rewritten = swap_three(), swap_three()
+    (ahead,) = grace.rewrite([made()()], rewritten, prefetch=0)
+    want = assert_same(module, made())
+    monkeypatch.setattr(plain_path, "HAS_AVX2", False)
+    for answer in (assert_same(module, made()), assert_same(rewritten, lambda: ahead)):
+        torch.testing.assert_close(answer[2], want[2])
+        assert answer[3] == want[3]
 
 
 def test_weights_are_asked_for_where_the_collection_is_weighted(swap_three) -> None:
