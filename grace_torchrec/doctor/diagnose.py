@@ -206,6 +206,16 @@ def _triton(facts: InstallFacts) -> Findings:
         yield Finding("triton_pin", level, text, (f"pip install triton{wanted}",))
 
 
+def _plain_path(facts: InstallFacts) -> Findings:
+    """A CPU whose kernels are torch's own."""
+    if facts.has_avx2 is False:
+        text = (
+            "this CPU has no AVX2: lookups rewrite bags and leave the sums to torch, "
+            "equal and slower; serve on a machine with AVX2"
+        )
+        yield Finding("plain_path", "note", text)
+
+
 def _imports(facts: InstallFacts) -> Findings:
     """What the tried imports printed; beside a shadow it is the shadow that failed."""
     if not facts.shadows:
@@ -236,6 +246,7 @@ _RULES: tuple[Callable[[InstallFacts], Findings], ...] = (
     _torchmetrics,
     _numba_numpy,
     _triton,
+    _plain_path,
     _imports,
     _own_and_foreign,
 )

@@ -76,6 +76,7 @@ class InstallFacts:
         distributions: The watched distributions found, a name twice where it is installed twice.
         torch_build: ``cpu``, ``cuda``, ``rocm``, or empty where torch cannot be found.
         has_gpu: An NVIDIA driver is loaded on this machine.
+        has_avx2: The CPU adds eight numbers at once; None where the system does not tell.
         import_errors: Import name -> what its failing import printed; names that import are absent.
         shadows: Import name -> a file or folder that is imported instead of the installed package.
         foreign: ``triton_kernels`` or ``sharding`` -> where another project's package stands.
@@ -86,6 +87,7 @@ class InstallFacts:
     distributions: tuple[Distribution, ...] = ()
     torch_build: str = ""
     has_gpu: bool = False
+    has_avx2: bool | None = None
     import_errors: Mapping[str, str] = field(default_factory=dict)
     shadows: Mapping[str, str] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def collect() -> InstallFacts:
         distributions=tuple(_described(metadata) for metadata in found),
         torch_build=_torch_build(regular.get("torch")),
         has_gpu=Path("/proc/driver/nvidia/version").exists(),
+        has_avx2=_has_avx2(Path("/proc/cpuinfo")),
         import_errors=_try_imports(regular),
         shadows=_shadows(regular, found),
         foreign={name: str(regular[name].origin) for name in FOREIGN_NAMES if name in regular},
@@ -176,6 +179,17 @@ def _torch_build(spec: ModuleSpec | None) -> str:
         if re.search(rf"^{key}\b[^=]*=\s*['\"]", text, re.MULTILINE):
             return build
     return "cpu"
+
+
+def _has_avx2(cpuinfo: Path) -> bool | None:
+    """Read the flags of the first CPU as Linux lists them; other processors list none of that name."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = (line.partition(":")[2] for line in lines if re.match(r"(flags|Features)\s*:", line))
+    found = next(flags, None)
+    return None if found is None else "avx2" in found.split()
 
 
 def _shadows(specs: Mapping[str, ModuleSpec], found: list[Metadata]) -> dict[str, str]:

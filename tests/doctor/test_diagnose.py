@@ -186,6 +186,13 @@ def test_torch_and_fbgemm_fit_on_the_diagonal_only(make) -> None:
         assert diagnose(make(mixed)).healthy == (of_torch is of_fbgemm)
 
 
+@pytest.mark.parametrize(("has_avx2", "notes"), [(None, []), (True, []), (False, ["plain_path"])])
+def test_a_cpu_whose_sums_are_left_to_torch_is_noted(has_avx2, notes) -> None:
+    diagnosis = diagnose(replace(cpu(), has_avx2=has_avx2))
+    assert [finding.code for finding in diagnosis.findings] == notes
+    assert diagnosis.healthy
+
+
 def test_problems_come_before_notes() -> None:
     on_a_laptop = cuda(fbgemm_gpu=None, fbgemm_gpu_cpu="1.8.0", numpy="2.6.0")
     levels = [finding.level for finding in diagnose(replace(on_a_laptop, has_gpu=False)).findings]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import grace_torchrec
+from grace_torchrec.doctor import facts
 
 ROOT = Path(grace_torchrec.__file__).parents[1]
 LOOK = """
@@ -157,3 +158,20 @@ def test_other_projects_packages_of_like_names_are_seen(site: Path) -> None:
     (site / "triton_kernels" / "__init__.py").write_text("")
     facts = look(site)
     assert facts["foreign"] == {"triton_kernels": str(site / "triton_kernels" / "__init__.py")}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "has_avx2"),
+    [
+        ("model name\t: an old Xeon\nflags\t\t: fpu sse4_2 avx\nbugs\t\t: avx2\n", False),
+        ("flags\t\t: fpu avx avx2 avx512f\n", True),
+        ("BogoMIPS\t: 50.00\nFeatures\t: fp asimd\n", False),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_cpu_is_read_from_what_linux_lists(tmp_path: Path, cpuinfo, has_avx2) -> None:
+    file = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        file.write_text(cpuinfo)
+    assert facts._has_avx2(file) is has_avx2

@@ -8,7 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace_kernels._merge import MAX_EPOCH
+from grace_kernels._prefetch import QUEUE_SIZE
+from grace_kernels._rewrite import make_scratch, rewrite_chunk
+from grace_kernels._split_ids import GROUP
 from grace_kernels.cpu import BadId, rewrite_clusters, rewrite_counted
+from grace_kernels.packed_codes import pack_codes
 from grace_kernels.reference import (
     DROP,
     MAX_LAYERS,
@@ -150,8 +155,27 @@ def test_runs_and_tables_take_turns_bag_by_bag(offsets_of):
     assert rows.size < ids.size / 2
 
 
+def test_bags_after_the_last_epoch_meet_no_entry_of_those_before(offsets_of):
+    """The hash table is not cleared between bags; when the epochs of its entries run out it is."""
+    ids, offsets = flat([[b % 24, (b + 9) % 24, (b + 5) % 24] for b in range(40)], offsets_of)
+    packed = pack_codes(SUMS.code.item_code_N)
+    table = (0, 24, 24, 1 << 62, 1, 24, *packed.addresses, 0)
+    scratch, queue = make_scratch(3, False), np.zeros(QUEUE_SIZE, np.int64)
+    no_bits, origin = np.zeros(0, np.int32), np.zeros(0, np.int64)
+    want, epoch = None, MAX_EPOCH - 130
+    for _ in range(5):
+        rows, ends = np.zeros(ids.size + GROUP, np.int64), np.zeros(41, np.int64)
+        epoch, asked, _, bad = rewrite_chunk(
+            ids, offsets, 0, 40, no_bits, table, RAISE, rows, origin, 0, ends, scratch, epoch, queue
+        )
+        assert (asked, bad) == (ids.size, -1)
+        want = rows[: ends[-1]] if want is None else want
+        np.testing.assert_array_equal(rows[: ends[-1]], want)
+    assert 0 < epoch < 200
+
+
 def test_a_bag_of_more_rows_than_16_bits_count(offsets_of):
-    """The fast path packs the place of a row in its bag into 16 bits."""
+    """Nothing packs the place of a row in its bag into a few bits."""
     num_items = 160_000
     members = np.random.default_rng(0).permutation(num_items)
     code = StoredSums.from_clusters(num_items, np.arange(0, num_items + 1, 2), members).code

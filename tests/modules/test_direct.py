@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torchrec import KeyedJaggedTensor
 from torchrec.fx import symbolic_trace
 
 import grace_torchrec as grace
+from grace_kernels import plain_path
 from grace_torchrec.errors import StaleSums
 
 KEYS = ("a", "b", "c")
@@ -161,6 +163,22 @@ def test_every_layout_of_a_batch_on_all_threads(swap_three, threads) -> None:
             assert answer[2].shape == (50, 45)
 
 
+def test_orders_of_the_keys_take_turns(swap_three, threads) -> None:
+    """What was laid out for one order of the keys serves no other."""
+    module, before = swap_three(), None
+    for keys in list(permutations([*KEYS, "x"])) * 2:
+        answer = assert_same(
+            module,
+            lambda keys=keys: KeyedJaggedTensor(
+                keys=list(keys),
+                values=torch.tensor([{"a": 1, "b": 2, "c": 3, "x": 9}[key] for key in keys]),
+                offsets=torch.arange(5),
+            ),
+        )
+        assert before is None or torch.equal(answer[2], before)
+        before = answer[2]
+
+
 def made(**parts: Any) -> Callable[[], KeyedJaggedTensor]:
     """Return a maker of a batch of features a, b, c, one bag each of two ids, changed by ``parts``."""
     whole = {"keys": [*KEYS], "values": torch.tensor([1, 2, 3, 4, 5, 6])} | parts
@@ -226,6 +244,16 @@ def test_vectors_with_gaps_are_read_as_they_are(swap_three) -> None:
         )
 
     assert_same(swap_three(), make)
+
+
+def test_a_cpu_without_avx2_answers_the_same_but_for_rounding(swap_three, monkeypatch) -> None:
+    module, rewritten = swap_three(), swap_three()
+    (ahead,) = grace.rewrite([made()()], rewritten, prefetch=0)
+    want = assert_same(module, made())
+    monkeypatch.setattr(plain_path, "HAS_AVX2", False)
+    for answer in (assert_same(module, made()), assert_same(rewritten, lambda: ahead)):
+        torch.testing.assert_close(answer[2], want[2])
+        assert answer[3] == want[3]
 
 
 def test_weights_are_asked_for_where_the_collection_is_weighted(swap_three) -> None:
@@ -320,23 +348,25 @@ def test_other_data_of_a_parameter_is_read_or_refused(swap_three, table) -> None
 def test_another_parameter_or_module_in_place_of_a_table_is_noticed(swap_three, table) -> None:
     module, make = swap_three(), made()
     before = assert_same(module, make)[2]
-    for step in ("parameter", "module"):
+    for step in ("same data", "parameter", "module"):
         name = f"t_{KEYS[table]}"
         bags = next(
             inner.embedding_bags
             for inner in module.inner_collections().values()
             if name in inner.embedding_bags
         )
-        rows = nn.Parameter(bags[name].weight.detach() + 1)
-        if step == "parameter":
+        rows = nn.Parameter(bags[name].weight.detach())
+        if step != "same data":
+            rows = nn.Parameter(rows.detach() + 1)
+        if step != "module":
             bags[name].weight = rows
         else:
             bags[name] = nn.EmbeddingBag(*rows.shape, _weight=rows.detach().clone())
-        answer = assert_same(module, make)
-        assert answer[0] is StaleSums if table == 0 else not torch.equal(answer[2], before)
+        answer, is_same = assert_same(module, make), step == "same data"
+        assert answer[0] is StaleSums if table == 0 else torch.equal(answer[2], before) == is_same
         module.rebuild_sums()
         after = assert_same(module, make)[2]
-        assert not torch.equal(after, before)
+        assert torch.equal(after, before) == is_same
         before = after
 
 

@@ -112,13 +112,18 @@ def test_the_defaults_of_the_process_do_not_matter(
     want = stock(batch).values()
     swapped = swap_of(stock)
     torch.set_default_dtype(default)
+    answers = []
     try:
-        with torch.no_grad():
-            got = swapped(batch).values()
+        for is_grad in (False, True):  # the direct lookup, then the ops
+            for _ in range(2):
+                with torch.set_grad_enabled(is_grad):
+                    answers.append(swapped(batch).values())
+                batch.offsets()  # with them the direct lookup is one call
     finally:
         torch.set_default_dtype(torch.float32)
-    assert got.dtype == torch.float32
-    assert got.equal(want)
+    for got in answers:
+        assert got.dtype == torch.float32
+        assert got.equal(want)
 
 
 def test_a_forked_child_looks_up_after_its_parent_used_threads(tmp_path):

@@ -168,7 +168,7 @@ def _emit_add_row(
     by, bias = weight, None
     if row.kind == INT8:
         scale, bias = (
-            b.fpext(b.load(b.inttoptr(b.add(start, I64(at)), PTR), typ=F16, align=2), F32)
+            b.fpext(b.load(b.inttoptr(b.add(start, I64(at)), PTR), typ=F16, align=1), F32)
             for at in (0, 2)
         )
         by = scale if weight is None else b.fmul(scale, weight)

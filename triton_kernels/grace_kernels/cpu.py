@@ -1,7 +1,7 @@
 """CPU twins of the ops, in numba: rewriting, gather + sum, and both in one pass.
 
 Flow: ops.py and ops_rows.py register these for the CPU; meaning in reference.py; numba cores in
-_rewrite.py, _lookup.py and _pool_rows.py.
+_rewrite.py, _lookup.py and _pool_rows.py; CPUs without AVX2 take plain_path.py.
 Shapes: L ids, B bags of each feature (the stride), B1 = B + 1, F features, N items, R stored
 rows, D embedding dimension.
 """
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.np.ufunc.parallel import threading_layer
 
+from grace_kernels import plain_path
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
 from grace_kernels._pool_rows import pool_parallel, pool_span
 from grace_kernels._rewrite import rewrite_all
@@ -195,16 +196,21 @@ def look_up_features(
     """
     _check_out(out_BD)
     reads = np.zeros((len(features.tables), 2), np.int64)
-    args = (
-        ids_L, offsets, EMPTY_F32 if weights_L is None else weights_L,
-        features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
-        out_BD.strides[0], reads,
-    )  # fmt: skip
-    if _alone(features, offsets, stride, num_threads):
-        bad, feature = lookup_span(0, len(features.tables) * stride, *args)
+    if plain_path.is_taken():
+        bad, feature = plain_path.look_up(
+            features, ids_L, offsets, weights_L, stride, out_BD, policy, reads
+        )
     else:
-        with _one_at_a_time():
-            bad, feature = lookup_parallel(num_threads, *args)
+        args = (
+            ids_L, offsets, EMPTY_F32 if weights_L is None else weights_L,
+            features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
+            out_BD.strides[0], reads,
+        )  # fmt: skip
+        if _alone(features, offsets, stride, num_threads):
+            bad, feature = lookup_span(0, len(features.tables) * stride, *args)
+        else:
+            with _one_at_a_time():
+                bad, feature = lookup_parallel(num_threads, *args)
     if bad >= 0:
         raise BadId(int(bad), int(ids_L[bad]), int(feature))
     return reads
@@ -262,19 +268,24 @@ def pool_features(
         BadRow: a row is outside ``0 .. N + R - 1``; it was not read.
     """
     _check_out(out_BD)
-    stride = given_lengths_FB.shape[1]
-    given = np.zeros(given_lengths_FB.size + 1, np.int64)
-    np.cumsum(given_lengths_FB.ravel(), out=given[1:])
-    args = (
-        row_ids_P, offsets, given, EMPTY_F32 if weights_P is None else weights_P,
-        features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
-        out_BD.ctypes.data, out_BD.strides[0],
-    )  # fmt: skip
-    if _alone(features, offsets, stride, num_threads):
-        bad, feature = pool_span(0, len(features.tables) * stride, *args)
+    if plain_path.is_taken():
+        bad, feature = plain_path.pool(
+            features, row_ids_P, offsets, weights_P, given_lengths_FB, out_BD
+        )
     else:
-        with _one_at_a_time():
-            bad, feature = pool_parallel(num_threads, *args)
+        stride = given_lengths_FB.shape[1]
+        given = np.zeros(given_lengths_FB.size + 1, np.int64)
+        np.cumsum(given_lengths_FB.ravel(), out=given[1:])
+        args = (
+            row_ids_P, offsets, given, EMPTY_F32 if weights_P is None else weights_P,
+            features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
+            out_BD.ctypes.data, out_BD.strides[0],
+        )  # fmt: skip
+        if _alone(features, offsets, stride, num_threads):
+            bad, feature = pool_span(0, len(features.tables) * stride, *args)
+        else:
+            with _one_at_a_time():
+                bad, feature = pool_parallel(num_threads, *args)
     if bad >= 0:
         raise BadRow(int(bad), int(row_ids_P[bad]), int(feature))
 
@@ -304,6 +315,8 @@ def warm_up(num_threads: int, features: Sequence[FeatureRows] = ()) -> None:
         num_threads: Threads that lookups will use.
         features: What will be looked up: the sums of their dimensions and types are compiled.
     """
+    if plain_path.is_taken():
+        return
     row = np.zeros((1, 1), np.float32)
     table = TableRows(row, row[:0], row[:0], EMPTY_I32, EMPTY_I32, 0)
     one = FeatureRows([table], [0], [False])

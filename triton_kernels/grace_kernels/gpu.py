@@ -22,7 +22,7 @@ from grace_kernels.device_rows import DeviceRows
 from grace_kernels.pooling import pooled_lookup
 from grace_kernels.reference import RAISE
 
-__all__ = ["pooled_lookup_of_features", "raise_arrived_bad_ids"]
+__all__ = ["pooled_lookup_of_features", "raise_arrived_bad_ids", "send_bad_ids"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +85,18 @@ def pooled_lookup_of_features(
         reads[feature, 1] = read.sum()
         column += dims[feature]
     if policy == RAISE:
-        _send(bad_ids, tuple(labels), tuple(rows[t].shape[0] for t in table_of))
+        send_bad_ids(bad_ids, tuple(labels), tuple(rows[t].shape[0] for t in table_of))
     return pooled, reads
 
 
-def _send(bad_ids_F: Tensor, labels: tuple[str, ...], num_rows: tuple[int, ...]) -> None:
-    """Send the counts to the host behind the kernels; without a GPU they are there already."""
+def send_bad_ids(bad_ids_F: Tensor, labels: tuple[str, ...], num_rows: tuple[int, ...]) -> None:
+    """Send the counts to the host behind the kernels; without a GPU they are there already.
+
+    Args:
+        bad_ids_F: int32, bad ids of each feature of a call.
+        labels: "table 't', feature 'f'" of each.
+        num_rows: Rows of the table of each.
+    """
     if not bad_ids_F.is_cuda:
         _on_their_way.append(_Counts(bad_ids_F, labels, num_rows, None))
         raise_arrived_bad_ids()

@@ -291,4 +291,12 @@ def _pooled_lookup_cuda(*args: Any) -> tuple[Tensor, Tensor]:
     return gpu.pooled_lookup_of_features(*args)
 
 
+def _rewrite_bags_cuda(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Triton is loaded by the first call on a GPU, not by importing the ops."""
+    from grace_kernels import gpu_bags
+
+    return gpu_bags.rewrite_bags_of_features(*args)
+
+
 _LIBRARY.impl("pooled_lookup", _pooled_lookup_cuda, "CUDA")
+_LIBRARY.impl("rewrite_bags", _rewrite_bags_cuda, "CUDA")

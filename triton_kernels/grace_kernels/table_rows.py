@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels import plain_path
 from grace_kernels._entry import SERVED, serve_i32, serve_i64
 from grace_kernels._lookup import (
     IS_MEAN,
@@ -91,6 +92,7 @@ class FeatureRows:
     Attributes:
         tables: As given; keeps the arrays alive.
         positions: As given.
+        mean: As given.
         dims: Dimension of each.
         width: Their sum.
         num_sums_F: int64, stored sums of each table.
@@ -101,6 +103,7 @@ class FeatureRows:
     ) -> None:
         self.tables = list(tables)
         self.positions = list(positions)
+        self.mean = list(mean)
         self.dims = [table.dim for table in tables]
         self.width = sum(self.dims)
         self.num_sums_F = np.array([table.num_sums for table in tables], np.int64)
@@ -149,8 +152,10 @@ class FeatureRows:
 
         Returns:
             int64 ``[F, 2]`` (ids asked for, rows read), or None: something is wrong with the bags,
-            whose output does not count.
+            whose output does not count, or this CPU takes the plain path.
         """
+        if plain_path.is_taken():
+            return None
         reads = np.zeros((len(self.tables), 2), np.int64)
         run = serve_i64 if id_bytes == 8 else serve_i32
         status, _, _ = run(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+OLDER_TRITON = "3.6.0"
 BREAK = """
 import json
 import triton
@@ -66,6 +67,35 @@ def test_every_kernel_keeps_its_limits(tmp_path: Path) -> None:
     assert done.returncode in (0, 1), done.stderr[-4000:]
     reports = json.loads(done.stdout)["reports"]
     assert [report for report in reports if report["problems"]] == []
+
+
+@pytest.fixture(scope="module")
+def older_triton(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the oldest Triton that GPU machines of today run; skips where pip cannot."""
+    folder = tmp_path_factory.mktemp("site")
+    command = ["install", "-q", "--no-deps", "--target", str(folder), f"triton=={OLDER_TRITON}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *command],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        pytest.skip(f"pip cannot install triton {OLDER_TRITON}: {lines[-1]}")
+    return folder
+
+
+@pytest.mark.soak
+def test_every_kernel_keeps_its_limits_with_an_older_triton(
+    tmp_path: Path, older_triton: Path
+) -> None:
+    """Register allocation differs between releases: what one keeps in registers another spills."""
+    path = os.pathsep.join([str(older_triton), *filter(None, sys.path)])
+    done = check(tmp_path, PYTHONPATH=path)
+    assert done.returncode in (0, 1), done.stderr[-4000:]
+    answer = json.loads(done.stdout)
+    assert answer["triton"] == OLDER_TRITON
+    assert [report for report in answer["reports"] if report["problems"]] == []
 
 
 def test_a_spill_narrow_loads_and_long_code_are_told(tmp_path: Path) -> None:
