@@ -1,8 +1,8 @@
 """The grid of ``bench lookup``: every shape in turn, kept on disk, resumed where it stopped.
 
 Flow: shapes (and traces) -> *run_grid* -> one line of JSON per cell in a file -> a summary.
-A cell loses where the module's forward, in the mode its plan chooses, is slower than the stock
-collection's by more than 3 % in the median; such a cell is measured twice more, and counts
+A cell loses where what the plan's model chooses, the module or the stock collection left as it is,
+is slower than the stock collection by more than 3 % in the median; such a cell is measured twice more, and counts
 when two of the three runs say so.  Losing cells are printed like winning ones.
 """
 
@@ -84,7 +84,7 @@ def run_grid(
         "cells": len(results),
         "losing": len(losing),
         "losing_cells": losing,
-        "forward_over_stock": {
+        "stock_over_forward": {
             "least": ratios[0],
             "median": ratios[len(ratios) // 2],
             "most": ratios[-1],

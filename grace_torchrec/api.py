@@ -84,7 +84,14 @@ def plan(
     Raises:
         PlanMismatch: the profile belongs to another model; names the table and both values.
         NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
+        GraceError: ``memory`` or ``options`` is something else.
     """
+    if not isinstance(memory, MemoryModel):
+        raise GraceError(
+            f"plan: memory is {memory!r}, a MemoryModel is expected, e.g. MemoryModel.named('h200')"
+        )
+    if options is not None and not isinstance(options, PlanOptions):
+        raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
     specs = table_specs(model)
     return make_plan(
         specs, profile, memory, options or PlanOptions(), in_order=in_order, progress=progress

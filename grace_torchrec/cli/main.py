@@ -109,3 +109,7 @@ def _fail(message: str) -> int:
     """Print one line on standard error; return the exit code of a wrong call."""
     click.echo(f"error: {' '.join(message.split())}", err=True)
     return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,8 +1,7 @@
 """Direct lookup: the whole forward as one kernel call, while nothing traces it.
 
 Flow: checked bags, or a RewrittenBatch -> *DirectLookup* -> pooled columns, without the
-dispatcher in between.  Registered ops cost 60 to 80 us a call in Python; a stock collection
-serves a small batch in 50.  Meaning, checks and errors are those of the ops, which serve
+dispatcher in between.  Registered ops cost some 60 us a call in Python, which small batches feel.  Meaning, checks and errors are those of the ops, which serve
 whenever somebody traces, compiles, or asks for gradients.
 Shapes: F features, T tables, B bags of each feature, D dimension.
 """
@@ -61,6 +60,21 @@ class DirectLookup:
     def __init__(self, owner: "GraceEmbeddingBagCollection") -> None:
         self._owner = owner
         self._tables: _Tables | None = None
+
+    def serves(self, module: object) -> bool:
+        """Tell whether this belongs to ``module``: a shallow copy brings that of its original."""
+        return module is self._owner
+
+    def warm_up(self, num_threads: int) -> None:
+        """Compile what the first batch of the usual form will need, or read it from the disk cache."""
+        owner = self._owner
+        if not all(weight.is_cpu for weight in owner.weights()):
+            return
+        tables, weighted = self._current(), owner.is_weighted()
+        for lookup, ahead in zip(owner.lookups, (False, bool(owner.has_ahead)), strict=True):
+            if lookup.chosen:
+                features = self._features(tables, lookup, tuple(range(len(lookup.chosen))))
+                cpu.warm_up(num_threads, [features], weighted, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles lay their tables out themselves."""

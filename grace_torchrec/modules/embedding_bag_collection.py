@@ -20,6 +20,7 @@ from torchrec.modules.embedding_modules import (
 )
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_kernels.ops import packed_codes
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec, checkpoint, freshness
 from grace_torchrec.modules.bags import bags_of
@@ -139,6 +140,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
+        if not self._direct.serves(self):
+            self._direct = DirectLookup(self)
         lookup = self._direct.lookup_for(features)
         if lookup is not None:
             pooled, reads = self._direct(lookup, features)
@@ -205,6 +208,15 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def lookups(self) -> tuple[FusedLookup, RewrittenLookup]:
         """Who serves plain and rewritten batches with one op, where they serve all features."""
         return self._fused, self._rewritten
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether a table is planned ``ahead``."""
+        return bool(self._ahead.chosen)
+
+    def warm_up(self, num_threads: int) -> None:
+        """Compile the lookups now and not in the first request (int32 ids are left to theirs)."""
+        self._direct.warm_up(num_threads)
 
     @property
     def input_names(self) -> list[str]:
@@ -298,7 +310,9 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         held += [self.stored(self._sets[name][1], self._sets[name][0]) for name in names]
         index = next(t for t, config in enumerate(self._configs) if config.name == table)
         held += [self.rewriter.item_codes()[index], self.rewriter.hot_rows()[index]]
-        return sum(tensor.nbytes for tensor in held)
+        code = self.rewriter.item_codes()[index]
+        packed_bytes = packed_codes(code).num_bytes if code.is_cpu else 0
+        return sum(tensor.nbytes for tensor in held) + packed_bytes
 
     @contextmanager
     def counting_reads(self) -> Iterator[Tensor]:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from grace_kernels import cpu
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
@@ -88,7 +87,8 @@ def accelerate_(
             swaps |= dict.fromkeys(everywhere, swap)
             originals |= dict.fromkeys(everywhere, collection)
     if swaps:
-        cpu.warm_up(torch.get_num_threads())
+        for module in set(swaps.values()):
+            module.warm_up(torch.get_num_threads())
     for path, module in swaps.items():
         _put(model, path, module)
     return Swapped(used, refused, originals)

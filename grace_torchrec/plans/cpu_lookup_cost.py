@@ -2,9 +2,9 @@
 
 Flow: table, sums and held-out cut -> *in_line_on_cpu* -> lookup and reason in the plan; the bench
 takes the same decision.  Derived: a model with a few constants, fitted to ``python -m bench lookup``
-on one core of a Xeon (Emerald Rapids, 2.9 GHz, 300 MB of shared L3, 2 MB pages); figures and the
-distance of the model to them stand in docs/performance.md.  A decision has to hold elsewhere, so
-a gain is taken only where the model sees a clear one.
+on one core of a Xeon (Emerald Rapids, 2.9 GHz, 300 MB of shared L3, 2 MB pages; docs/performance.md has
+the figures).  A decision has to hold elsewhere, so a gain is taken only where the model sees a clear
+one.
 """
 
 import math
@@ -45,7 +45,7 @@ class InLine:
         saved = self.stock_ns - (self.ours_ns - self.rewrite_ns)
         costs = (
             f"rewriting in line is modelled at {self.rewrite_ns:.0f} ns an id on one CPU core, "
-            f"fewer reads save {saved:.0f} of {self.stock_ns:.0f}"
+            f"reading fewer rows saves {saved:.0f} of the {self.stock_ns:.0f} ns that reading takes"
         )
         if self.pays:
             return costs

@@ -252,3 +252,29 @@ def test_concurrent_lookups_do_not_disturb_each_other(table_of, offsets_of, num_
         together = list(threads.map(pool, batches))
     for out, ids in zip(together, batches, strict=True):
         np.testing.assert_array_equal(out, pool(ids))
+
+
+def test_ids_that_do_not_follow_each_other_in_memory(table_of, offsets_of):
+    case = table_of(np.random.default_rng(0))
+    ids, offsets = np.arange(80)[::2] // 2, offsets_of([17, 23])
+    out, counts = look_up(case, ids, offsets)
+    want, want_counts = look_up(case, np.ascontiguousarray(ids), offsets)
+    np.testing.assert_array_equal(out, want)
+    assert counts == want_counts
+
+
+def test_codes_of_another_table_are_refused(table_of, offsets_of):
+    case = table_of(np.random.default_rng(0))
+    other = replace(case.table, codes=case.table.codes[:-1])
+    with pytest.raises(ValueError, match="codes are for 39 items, the table has 40 rows"):
+        look_up(replace(case, table=other), np.arange(3), offsets_of([3]))
+
+
+def test_row_zero_of_a_table_without_rows_is_not_read(offsets_of):
+    rows = np.ones((1, 4), np.float32)
+    table = TableRows(rows[:0], rows[:0], rows[:0], EMPTY, EMPTY, 0)
+    out = np.empty((1, 4), np.float32)
+    pooled_lookup(
+        np.array([5]), offsets_of([1]), None, table, out, mean=False, policy=ZERO_ROW, num_threads=1
+    )
+    assert not out.any()

@@ -412,3 +412,39 @@ def test_threads_of_the_caller_may_share_a_module(swap_three, served_before, thr
         together = list(pool.map(answer, batches))
     for batch, got in zip(batches, together, strict=True):
         assert torch.equal(got, answer(batch))
+
+
+def test_stored_rows_that_move_in_memory_are_found_again(swap_of, stock, batch) -> None:
+    """Sharing moves storages in place; the weights may be shared already."""
+    for parameter in stock.parameters():
+        parameter.data.share_memory_()
+    swapped = swap_of(stock)
+    with torch.no_grad():
+        truth = swapped(batch).values()
+        for inner in swapped.inner_collections().values():
+            inner.share_memory()
+        for buffer in swapped.buffers():
+            buffer.share_memory_()
+        assert torch.equal(swapped(batch).values(), truth)
+
+
+def test_a_shallow_copy_answers_with_its_own_tables(swap_of, stock, batch) -> None:
+    swapped = swap_of(stock)
+    with torch.no_grad():
+        swapped(batch)
+        copied = copy.copy(swapped)
+        copied(batch)
+        assert copied._direct.serves(copied)
+        assert swapped._direct.serves(swapped)
+
+
+def test_functorch_takes_the_ops(swap_of, stock, batch) -> None:
+    swapped = swap_of(stock)
+    keys, lengths = batch.keys(), batch.lengths()
+
+    def answer(ids):
+        return swapped(KeyedJaggedTensor(keys=keys, values=ids, lengths=lengths)).values()
+
+    with torch.no_grad():
+        got = torch.func.functionalize(answer)(batch.values())
+        assert torch.equal(got, swapped(batch).values())

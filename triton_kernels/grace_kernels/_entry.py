@@ -1,6 +1,6 @@
 """One door for a whole lookup: a batch is checked and looked up in a single call by addresses.
 
-Flow: ``FeatureRows.look_up`` -> *serve_i64* or *serve_i32* -> _lookup.py.  An array costs about a
+Flow: ``FeatureRows.serve`` -> *serve_i64* or *serve_i32* -> _lookup.py.  An array costs about a
 microsecond each time it crosses into compiled code, an integer costs nothing.
 """
 
@@ -19,10 +19,10 @@ SERVED, MISFIT, BAD_ID = 0, 1, 2
 
 @intrinsic(prefer_literal=True)
 def _pointer(typing_context: Any, address: Any, kind: Any) -> Any:
-    """Return ``address`` as a pointer to the type that ``kind`` names: 0 int64, 1 int32, 2 float32."""
+    """Return ``address`` as a pointer to the type that ``kind`` names: 0 int64, 1 int32."""
     if not isinstance(kind, types.IntegerLiteral):
         return None
-    element = (types.int64, types.int32, types.float32)[kind.literal_value]
+    element = (types.int64, types.int32)[kind.literal_value]
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.inttoptr(args[0], PTR)
@@ -44,21 +44,21 @@ def _misfit(offsets: Any, num_ids: Any, lengths_at: Any, length_bytes: Any) -> A
 
 
 @jit
-def _serve(ids, offsets, lengths_at, length_bytes, weights, features, stride, policy,
-           out_at, out_stride, reads):  # fmt: skip
-    """Check the bags and look them up with one thread."""
+def _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at, out_stride,
+           reads):  # fmt: skip
+    """Check unweighted bags and look them up with one thread."""
     if _misfit(offsets, ids.size, lengths_at, length_bytes):
         return MISFIT, np.int64(-1), 0
     bad, feature = lookup_span(
-        0, features.shape[0] * stride, ids, offsets, weights, features, stride, policy, out_at,
-        out_stride, reads,
+        0, features.shape[0] * stride, ids, offsets, np.zeros(0, np.float32), features, stride, policy,
+        out_at, out_stride, reads,
     )  # fmt: skip
     return (BAD_ID if bad >= 0 else SERVED), bad, feature
 
 
 @jit
-def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, weights_at,
-              num_weights, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, features, stride,
+              policy, out_at, out_stride, reads):  # fmt: skip
     """Check bags of int64 ids and look them up.
 
     Args:
@@ -68,8 +68,6 @@ def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes
         num_offsets: How many.
         lengths_at: Address of lengths that the offsets must agree with, or 0.
         length_bytes: 4 or 8.
-        weights_at: Address of float32 weights.
-        num_weights: How many: as many as ids, or 0.
         features: int64 ``[F, NUM_COLUMNS]`` of _lookup.py.
         stride: Bags of each feature.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
@@ -82,17 +80,15 @@ def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes
     """
     ids = carray(_pointer(ids_at, 0), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
-    weights = carray(_pointer(weights_at, 2), num_weights)
-    return _serve(ids, offsets, lengths_at, length_bytes, weights, features, stride, policy,
-                  out_at, out_stride, reads)  # fmt: skip
+    return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
+                  out_stride, reads)  # fmt: skip
 
 
 @jit
-def serve_i32(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, weights_at,
-              num_weights, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+def serve_i32(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, features, stride,
+              policy, out_at, out_stride, reads):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids."""
     ids = carray(_pointer(ids_at, 1), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
-    weights = carray(_pointer(weights_at, 2), num_weights)
-    return _serve(ids, offsets, lengths_at, length_bytes, weights, features, stride, policy,
-                  out_at, out_stride, reads)  # fmt: skip
+    return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
+                  out_stride, reads)  # fmt: skip

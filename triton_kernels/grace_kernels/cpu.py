@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -102,7 +102,11 @@ def rewrite_counted(
     Raises:
         BadId: an id is outside the table under RAISE.
     """
+    ids_L = cast(Ids, np.ascontiguousarray(ids_L))
+    offsets_B1 = np.ascontiguousarray(offsets_B1)
     packed = codes if isinstance(codes, PackedCodes) else pack_codes(codes)
+    if packed.words_W.size and packed.num_items != num_rows:
+        raise ValueError(f"codes are for {packed.num_items} items, the table has {num_rows} rows")
     num_ids = int(offsets_B1[-1] - offsets_B1[0])
     weighted = weights_L is not None
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
@@ -195,6 +199,8 @@ def look_up_features(
         BadId: an id is outside its table under RAISE.
     """
     _check_out(out_BD)
+    ids_L, offsets = cast(Ids, np.ascontiguousarray(ids_L)), np.ascontiguousarray(offsets)
+    weights_L = None if weights_L is None else np.ascontiguousarray(weights_L)
     reads = np.zeros((len(features.tables), 2), np.int64)
     if plain_path.is_taken():
         bad, feature = plain_path.look_up(
@@ -277,7 +283,8 @@ def pool_features(
         given = np.zeros(given_lengths_FB.size + 1, np.int64)
         np.cumsum(given_lengths_FB.ravel(), out=given[1:])
         args = (
-            row_ids_P, offsets, given, EMPTY_F32 if weights_P is None else weights_P,
+            np.ascontiguousarray(row_ids_P), np.ascontiguousarray(offsets), given,
+        EMPTY_F32 if weights_P is None else np.ascontiguousarray(weights_P),
             features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
             out_BD.ctypes.data, out_BD.strides[0],
         )  # fmt: skip
@@ -308,12 +315,19 @@ def pooled_rows(
     )  # fmt: skip
 
 
-def warm_up(num_threads: int, features: Sequence[FeatureRows] = ()) -> None:
-    """Compile the lookup now, or read it from the disk cache, and not in the first request.
+def warm_up(
+    num_threads: int,
+    features: Sequence[FeatureRows] = (),
+    weighted: bool = False,
+    ahead: bool = False,
+) -> None:
+    """Compile lookups of int64 ids now, or read them from the disk cache, not in the first request.
 
     Args:
         num_threads: Threads that lookups will use.
         features: What will be looked up: the sums of their dimensions and types are compiled.
+        weighted: Bags carry weights.
+        ahead: Rewriting by itself, and lookups of rewritten bags, too.
     """
     if plain_path.is_taken():
         return
@@ -326,8 +340,15 @@ def warm_up(num_threads: int, features: Sequence[FeatureRows] = ()) -> None:
     if num_threads > 1 and not _forked:
         with _one_at_a_time():
             lookup_parallel(num_threads, *args, np.zeros((1, 2), np.int64))
+    one.serve(out.ctypes.data, 8, 0, offsets.ctypes.data, 2, 0, 8, 1, RAISE, out.ctypes.data)
     for rows in features:
-        rows.columns(False)
+        if ahead:
+            rows.pooling_columns(weighted)
+        else:
+            rows.columns(weighted)
+    if ahead:
+        rewrite_counted(ids, offsets, None, EMPTY_I32, 1, RAISE)
+        pool_features(one, ids, offsets, None, np.zeros((1, 1), np.int64), out, num_threads=1)
 
 
 def _check_out(out_BD: npt.NDArray[np.float32]) -> None:

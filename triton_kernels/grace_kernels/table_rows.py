@@ -54,7 +54,12 @@ class TableRows:
     @cached_property
     def packed(self) -> PackedCodes:
         """The codes, packed."""
-        return self.codes if isinstance(self.codes, PackedCodes) else pack_codes(self.codes)
+        packed = self.codes if isinstance(self.codes, PackedCodes) else pack_codes(self.codes)
+        if packed.words_W.size and packed.num_items != self.rows_ND.shape[0]:
+            raise ValueError(
+                f"codes are for {packed.num_items} items, the table has {self.rows_ND.shape[0]} rows"
+            )
+        return packed
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
@@ -159,7 +164,7 @@ class FeatureRows:
         reads = np.zeros((len(self.tables), 2), np.int64)
         run = serve_i64 if id_bytes == 8 else serve_i32
         status, _, _ = run(
-            ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, 0, 0,
+            ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
             self.columns(False), stride, policy, out_at, 4 * self.width, reads,
         )  # fmt: skip
         return reads if status == SERVED else None
