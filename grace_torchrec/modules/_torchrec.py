@@ -29,8 +29,13 @@ def is_plain_eager(features: object) -> bool:
         and not torch._C._get_tracing_state()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not in_functorch()
     )
+
+
+def in_functorch() -> bool:
+    """Tell whether a function transform (vmap, functionalize ..) wraps the tensors of this call."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def adopt(

@@ -14,6 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.cpu import first_misfit
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.modules import _torchrec
 
 logger = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -37,8 +38,13 @@ def bags_of(
 
     Raises:
         GraceError: a feature is missing, or lengths, offsets, ids or weights do not fit together.
-        NotSupported: variable batch sizes, or ignored weights under ``strict``.
+        NotSupported: variable batch sizes, ignored weights under ``strict``, a torch.func transform.
     """
+    if _torchrec.in_functorch():
+        raise NotSupported(
+            "batch is inside a torch.func transform, whose tensors kernels cannot read: "
+            "call the model outside of it"
+        )
     keys = features.keys()
     place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
     missing = [name for name in names if name not in place]
