@@ -256,7 +256,7 @@ def test_concurrent_lookups_do_not_disturb_each_other(table_of, offsets_of, num_
 
 def test_ids_that_do_not_follow_each_other_in_memory(table_of, offsets_of):
     case = table_of(np.random.default_rng(0))
-    ids, offsets = np.arange(80)[::2] // 2, offsets_of([17, 23])
+    ids, offsets = (np.arange(80) // 2)[::2], offsets_of([17, 23])
     out, counts = look_up(case, ids, offsets)
     want, want_counts = look_up(case, np.ascontiguousarray(ids), offsets)
     np.testing.assert_array_equal(out, want)

@@ -429,12 +429,10 @@ def test_stored_rows_that_move_in_memory_are_found_again(three, swap_of) -> None
     swapped = swap_of(stock)
     with torch.no_grad():
         truth = swapped(plain_batch()).values()
-        addresses = [buffer.data_ptr() for buffer in swapped.buffers() if buffer.numel()]
+        before = swapped._direct._tables
         swapped.share_memory()
-        moved = [buffer.data_ptr() for buffer in swapped.buffers() if buffer.numel()]
-        assert addresses != moved
         assert torch.equal(swapped(plain_batch()).values(), truth)
-        assert not swapped._direct._tables.watch._addresses == addresses
+    assert swapped._direct._tables is not before  # views of freed memory may still read right
 
 
 def test_a_shallow_copy_answers_with_its_own_tables(swap_three) -> None:
