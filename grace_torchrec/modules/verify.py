@@ -15,12 +15,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_kernels.cpu import rewrite_counted
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.modules.rewrite_ahead import rewrite_one, swapped_modules
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 
 # Most a pooled value may differ, relative to the sum of the absolute values behind it: for the
@@ -106,18 +107,30 @@ def _run(
 ) -> int:
     """Run the model with every comparison hooked in; return the number of batches."""
     count = 0
+    # Plain bags would read the plain rows of tables planned ahead, and prove nothing of their sums.
+    ahead = any(module.has_ahead for _, module in found)
+    modules = swapped_modules(model) if ahead else {}
     with ExitStack() as stack:
         for path, module in found:
             hook = module.register_forward_hook(comparisons[path], with_kwargs=True)
             stack.callback(hook.remove)
             comparisons[path].reads = stack.enter_context(module.counting_reads())
         for batch in batches:
+            given = rewrite_one(batch, modules) if ahead and _is_plain(batch) else batch
             with torch.no_grad():
-                model(*batch) if isinstance(batch, tuple | list) else model(batch)
+                model(*given) if isinstance(given, tuple | list) else model(given)
             count += 1
     if not count:
         raise GraceError("verify: no batches were given")
     return count
+
+
+def _is_plain(batch: Any) -> bool:
+    """Tell whether a batch holds one KeyedJaggedTensor, not rewritten yet."""
+    parts = batch if isinstance(batch, tuple | list) else [batch]
+    return sum(isinstance(part, KeyedJaggedTensor) for part in parts) == 1 and not any(
+        isinstance(part, RewrittenBatch) for part in parts
+    )
 
 
 class _Comparison:

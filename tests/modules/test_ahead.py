@@ -434,3 +434,15 @@ def test_real_bags_rewritten_ahead_of_two_threads(
     asked, read = reads.sum(0).tolist()
     assert asked == int(bounds[len(batches) * 64])
     assert read < 0.9 * asked
+
+
+
+def test_verify_rewrites_plain_bags_for_tables_planned_ahead(swap_three, batch_of):
+    """Plain bags would read plain rows, and prove nothing of the sums."""
+    model = nn.Sequential(swap_three())
+    batches = [batch_of(BAGS)]
+    plain = verify(model, batches)
+    ahead = verify(model, grace.rewrite(batches, model))
+    assert plain.equal
+    assert [t.rows_read for t in plain.tables] == [t.rows_read for t in ahead.tables]
+    assert any(t.rows_read < t.ids for t in plain.tables)
