@@ -436,7 +436,6 @@ def test_real_bags_rewritten_ahead_of_two_threads(
     assert read < 0.9 * asked
 
 
-
 def test_verify_rewrites_plain_bags_for_tables_planned_ahead(swap_three, batch_of):
     """Plain bags would read plain rows, and prove nothing of the sums."""
     model = nn.Sequential(swap_three())
