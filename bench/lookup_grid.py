@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from bench.measure import machine
+
 DIMS, POOLINGS, BATCHES, THREADS, SAVED = (64, 128, 256), (30, 60, 145), (64, 512, 4096), (1, 2), (0.13, 0.25, 0.40)  # fmt: skip
 LEAST_RATIO = 0.97  # stock time over ours
 RUNS, RUNS_TO_COUNT = 3, 2
@@ -64,14 +66,15 @@ def run_grid(
         out: File of one JSON object per line; cells are added as they are finished.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    finished = _read(out)
+    commit = str(machine()["commit"])
+    finished = _read(out, commit)
     wanted = list(cells(traces))
     left = [cell for cell in wanted if cell.key not in finished]
     start = time.perf_counter()
     with out.open("a", encoding="utf-8") as file:
         for number, cell in enumerate(left):
             runs = _runs(measure, cell)
-            finished[cell.key] = {"cell": asdict(cell), "runs": runs}
+            finished[cell.key] = {"cell": asdict(cell), "commit": commit, "runs": runs}
             file.write(json.dumps(finished[cell.key]) + "\n")
             file.flush()
             each = (time.perf_counter() - start) / (number + 1)
@@ -123,8 +126,8 @@ def _line(cell: Cell, runs: list[dict[str, Any]]) -> str:
     return f"{cell}: {runs[0]['mode']}, forward {tried}; {', '.join(parts)}"
 
 
-def _read(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the finished cells of a file; a line that was cut off is measured again."""
+def _read(out: Path, commit: str) -> dict[str, dict[str, Any]]:
+    """Return the cells of a file that this commit finished; a line that was cut off does not count."""
     found: dict[str, dict[str, Any]] = {}
     if out.is_file():
         for line in out.read_text(encoding="utf-8").splitlines():
@@ -132,5 +135,6 @@ def _read(out: Path) -> dict[str, dict[str, Any]]:
                 entry = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found[json.dumps(entry["cell"], sort_keys=True)] = entry
+            if entry.get("commit") == commit:  # other code, other figures
+                found[json.dumps(entry["cell"], sort_keys=True)] = entry
     return found

@@ -14,8 +14,6 @@ from grace_kernels._jit import jit
 from grace_kernels._llvm import PTR, load_i32, load_i64
 from grace_kernels._lookup import lookup_span
 
-SERVED, MISFIT, BAD_ID = 0, 1, 2
-
 
 @intrinsic(prefer_literal=True)
 def _pointer(typing_context: Any, address: Any, kind: Any) -> Any:
@@ -48,12 +46,12 @@ def _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out
            reads):  # fmt: skip
     """Check unweighted bags and look them up with one thread."""
     if _misfit(offsets, ids.size, lengths_at, length_bytes):
-        return MISFIT, np.int64(-1), 0
-    bad, feature = lookup_span(
+        return False
+    bad, _ = lookup_span(
         0, features.shape[0] * stride, ids, offsets, np.zeros(0, np.float32), features, stride, policy,
         out_at, out_stride, reads,
     )  # fmt: skip
-    return (BAD_ID if bad >= 0 else SERVED), bad, feature
+    return bad < 0
 
 
 @jit
@@ -76,7 +74,7 @@ def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes
         reads: int64 ``[F, 2]``, ids asked for and rows read are added.
 
     Returns:
-        (SERVED, MISFIT or BAD_ID, position of the bad id, its feature).
+        Whether all went well; otherwise what was written does not count.
     """
     ids = carray(_pointer(ids_at, 0), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)

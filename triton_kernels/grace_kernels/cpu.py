@@ -21,7 +21,7 @@ from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
 from grace_kernels._pool_rows import pool_parallel, pool_span
 from grace_kernels._rewrite import rewrite_all
 from grace_kernels._split_ids import GROUP
-from grace_kernels.packed_codes import PackedCodes, pack_codes
+from grace_kernels.packed_codes import Codes, Ids, PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
 from grace_kernels.table_rows import FeatureRows, TableRows
 
@@ -42,8 +42,6 @@ __all__ = [
 
 # Below so many bytes of rows waking another thread costs more than it brings (derived, 2 cores).
 LEAST_BYTES_TO_SHARE = 1 << 21
-Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-Codes = Ids | PackedCodes
 EMPTY_I32 = np.zeros(0, np.int32)
 EMPTY_F32 = np.zeros(0, np.float32)
 EMPTY_I64 = np.zeros(0, np.int64)

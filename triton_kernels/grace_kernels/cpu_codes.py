@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from grace_kernels import _sets, _subsets
 from grace_kernels.cpu import BadId
+from grace_kernels.packed_codes import Ids
 
-Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

@@ -46,7 +46,11 @@ class PackedCodes:
         return int(self.words_W.nbytes + self.codes_C.nbytes)
 
 
-def pack_codes(item_code_N: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> PackedCodes:
+Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Codes = Ids | PackedCodes  # one code per item, or packed
+
+
+def pack_codes(item_code_N: Ids) -> PackedCodes:
     """Pack the codes of a table.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels import plain_path
-from grace_kernels._entry import SERVED, serve_i32, serve_i64
+from grace_kernels._entry import serve_i32, serve_i64
 from grace_kernels._lookup import (
     IS_MEAN,
     NUM_COLUMNS,
@@ -24,9 +24,8 @@ from grace_kernels._lookup import (
     TABLE_COLUMNS,
 )
 from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
-from grace_kernels.packed_codes import PackedCodes, pack_codes
+from grace_kernels.packed_codes import Codes, PackedCodes, pack_codes
 
-Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64] | PackedCodes
 KINDS = {"float32": FLOAT32, "float16": FLOAT16, "uint8": INT8}
 
 
@@ -163,11 +162,11 @@ class FeatureRows:
             return None
         reads = np.zeros((len(self.tables), 2), np.int64)
         run = serve_i64 if id_bytes == 8 else serve_i32
-        status, _, _ = run(
+        served = run(
             ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
             self.columns(False), stride, policy, out_at, 4 * self.width, reads,
         )  # fmt: skip
-        return reads if status == SERVED else None
+        return reads if served else None
 
     def bytes_asked(self, offsets: npt.NDArray[np.int64], stride: int) -> int:
         """Return the bytes of all rows that a batch asks for."""
