@@ -215,8 +215,8 @@ class DirectLookup:
                 policy=owner.rewriter.policy, num_threads=torch.get_num_threads(),
             )  # fmt: skip
         except cpu.BadId as bad:
-            labels = [owner.rewriter.labels[f] for f in lookup.chosen]
-            raise ops.bad_id(bad, offsets.numpy(), stride, features, labels) from None
+            label = owner.rewriter.labels[lookup.chosen[bad.feature]]
+            raise ops.bad_id(bad, label) from None
         return pooled, reads
 
     def _look_up_rows(self, lookup: Lookup, places: list[int], given: RewrittenRows) -> Tensor:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from grace_kernels import cpu
-from grace_kernels.ops import (
-    _bad_id,
-    _keep_nothing,
-    _numpy_or_none,
-    _refuse_backward,
+from grace_kernels.op_inputs import (
+    bad_id,
+    check_bags,
+    keep_nothing,
+    numpy_or_none,
     packed_codes,
+    refuse_backward,
+    subset_tables,
 )
 from grace_kernels.table_rows import FeatureRows, TableRows
 
@@ -42,6 +44,8 @@ def rewrite_features(
     item_codes: Sequence[Tensor],
     policy: int,
     labels: Sequence[str],
+    subset_parts: Sequence[Tensor] | None = None,
+    subset_marks: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
     """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py.
 
@@ -50,7 +54,9 @@ def rewrite_features(
         offsets int64 ``[F * B + 1]``, weights float32 ``[P]`` or None, given_lengths int64
         ``[F, B]``, reads int64 ``[F, 2]`` (ids asked for, rows read).
     """
-    ids, bounds, id_weights = values.numpy(), offsets.numpy(), _numpy_or_none(weights)
+    check_bags(values, offsets, weights, stride, positions)
+    subsets = subset_tables(subset_parts, subset_marks, len(item_codes))
+    ids, bounds, id_weights = values.numpy(), offsets.numpy(), numpy_or_none(weights)
     num = len(positions)
     row_ids: list[Any] = []
     row_weights: list[Any] = []
@@ -61,10 +67,11 @@ def rewrite_features(
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
             asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
-            )
+                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy,
+                subsets[t],
+            )  # fmt: skip
         except cpu.BadId as bad:
-            raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None
+            raise bad_id(bad, labels[feature]) from None
         first = feature * stride
         ends[first + 1 : first + stride + 1] = ends[first] + new_offsets[1:]
         given[feature] = np.diff(bag_offsets)
@@ -156,7 +163,7 @@ def pool_checked(
     )
     try:
         cpu.pool_features(
-            features, row_ids.numpy(), offsets.numpy(), _numpy_or_none(weights),
+            features, row_ids.numpy(), offsets.numpy(), numpy_or_none(weights),
             given_lengths.numpy(), pooled.numpy(), num_threads=torch.get_num_threads(),
         )  # fmt: skip
     except cpu.BadRow as bad:
@@ -212,5 +219,5 @@ def _pooled_rows_fake(
 _LIBRARY.impl("pooled_rows", _pooled_rows_cpu, "CPU")
 torch.library.register_fake("grace::pooled_rows", _pooled_rows_fake, lib=_LIBRARY)
 torch.library.register_autograd(
-    "grace::pooled_rows", _refuse_backward, setup_context=_keep_nothing, lib=_LIBRARY
+    "grace::pooled_rows", refuse_backward, setup_context=keep_nothing, lib=_LIBRARY
 )
