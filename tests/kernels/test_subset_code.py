@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
-from grace_kernels.subset_tables import pack_subsets
 from grace_kernels.cpu import BadId
 from grace_kernels.cpu_codes import rewrite_subsets
+from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
 from grace_kernels.reference import BAD_ID_POLICIES, DROP, RAISE, ZERO_ROW
 from grace_kernels.reference_subsets import rewrite_subsets_reference, stored_row_reference
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 
 N = 24
