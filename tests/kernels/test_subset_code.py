@@ -132,6 +132,14 @@ def test_no_bag_reads_more_rows_than_the_best_split_of_each_cluster(bag):
     assert rows.size == fewest(frozenset(bag))
 
 
+def test_bags_in_turn_keep_the_places_of_their_own_items():
+    """A bag is split when the next one has been collected: both hold parts of the same clusters."""
+    sums = random_sums(3, share=0.1)
+    rng = np.random.default_rng(0)
+    bags = [rng.permutation(np.tile(MEMBERS, 2))[: rng.integers(0, 34)].tolist() for _ in range(60)]
+    both(bags, sums=sums, ids_type=np.int32)
+
+
 @pytest.mark.parametrize("bad", [-2, N, 2**40])
 def test_a_bad_id_raises_with_its_position_and_padding_does_not(bad):
     with pytest.raises(BadId) as error:
