@@ -208,3 +208,17 @@ def test_the_row_of_an_entry_is_its_rank_also_past_bit_63(entries):
             )
             == marks[:entry].sum()
         )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("ids_type", [np.int32, np.int64])
+def test_long_runs(weighted, ids_type):
+    """10,000 bags and more of each path, of codes that store few, many, and all subsets."""
+    rng = np.random.default_rng(int(weighted))
+    for seed in range(35):
+        sums = random_sums(seed, share=(0.0, 0.1, 0.4, 1.0)[seed % 4])
+        bags = [rng.integers(-1, N, rng.integers(0, 40)).tolist() for _ in range(300)]
+        values = np.array([0.5, -0.0, 0.0, 2.0], np.float32)
+        weights = rng.choice(values, sum(map(len, bags))) if weighted else None
+        both(bags, weights, sums, ids_type=ids_type)
