@@ -1,0 +1,78 @@
+"""Offers: what one table could store, before all tables share the memories.
+
+Flow: Choice (or candidates of several methods) -> *Offer*, sums of several sizes -> pricing ->
+settling, which takes one of them or none by time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from grace_torchrec.plans.candidates import Bags, Choice, trimmed
+from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.stored_sums import StoredSums
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
+
+
+@dataclass(frozen=True, eq=False)
+class SumsOption:
+    """Sums that a table could store.
+
+    Attributes:
+        method: Grouping method.
+        parameter: Its parameter and size as text.
+        held: Fitted on the fit bags: held-out figures come from them.
+        refit: Fits the same on all bags: these are shipped.
+    """
+
+    method: str
+    parameter: str
+    held: StoredSums = field(repr=False)
+    refit: Callable[[], StoredSums] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """One table and all it could store.
+
+    Attributes:
+        spec: The table.
+        bags: What options were fitted and are judged on.
+        options: Sums that it could store; none is always possible too.
+        reason: Why there are no options; empty where there are.
+        cut: Cut of the best option by cut, on the validation bags.
+    """
+
+    spec: TableSpec
+    bags: Bags
+    options: tuple[SumsOption, ...]
+    reason: str
+    cut: float
+
+
+def offer_of(spec: TableSpec, choice: Choice, contested: bool, refused: str = "") -> Offer:
+    """Offer the sums of a choice, where HBM is contested also the first few of them.
+
+    Args:
+        spec: The table.
+        choice: Its best sums by cut.
+        contested: Sums and rows compete for HBM: only then may fewer sums be faster.
+        refused: Why its sums are out of the question; mostly empty.
+    """
+    if refused:
+        return Offer(spec, choice.bags, (), refused, 0.0)
+    if choice.method == "none" or not choice.held_sums.num_sums:
+        return Offer(spec, choice.bags, (), choice.reason, 0.0)
+    options: dict[int, SumsOption] = {}
+    for share in SHARES if contested else SHARES[-1:]:
+        kept = trimmed(choice, share)
+        if kept.held_sums.num_sums and kept.sums.num_sums:
+            options[kept.held_sums.num_sums] = SumsOption(
+                choice.method, f"share={share:g}", kept.held_sums, _given(kept.sums)
+            )
+    return Offer(spec, choice.bags, tuple(options.values()), choice.reason, choice.reads.cut)
+
+
+def _given(sums: StoredSums) -> Callable[[], StoredSums]:
+    """Return a function that returns sums that are fitted already."""
+    return lambda: sums
