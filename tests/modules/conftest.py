@@ -280,3 +280,56 @@ def batch_of() -> Callable[..., KeyedJaggedTensor]:
         )
 
     return make
+
+
+@pytest.fixture
+def three(table_of, collection_of):
+    """A stock collection of three tables of different width, one of MEAN."""
+    return collection_of(
+        [
+            table_of("t_a", features=("a",), dim=3),
+            table_of("t_b", features=("b", "a"), dim=5, pooling="mean"),
+            table_of("t_c", features=("c",), dim=2),
+        ]
+    )
+
+
+@pytest.fixture
+def swap_three(three, swap_of):
+    """Return a function from lookups of its tables to it swapped, sums in both memories."""
+
+    def make(*lookups, **options):
+        ways = lookups or ("ahead", "ahead", "ahead")
+        by_table = {f"t_{n}": {"lookup": way} for n, way in zip("abc", ways, strict=True)}
+        return swap_of(three, by_table, **{"num_hbm_sums": 2, "hot_items": (7,), **options})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., tuple[Any, ...]]:
+    """Return a function that lets ops and direct lookup serve a batch, each one of its own.
+
+    Where gradients could be asked for, the ops serve; under ``torch.no_grad`` the direct lookup. It
+    returns the answer and the reads, or the error and its words.
+    """
+
+    def outcome(module, batch) -> tuple[Any, ...]:
+        try:
+            with module.counting_reads() as reads:
+                got = module(batch)
+        except Exception as error:
+            return type(error), str(error)
+        return got.keys(), got.length_per_key(), got.values().detach().clone(), reads.tolist()
+
+    def check(module, make_batch: Callable[[], Any]) -> tuple[Any, ...]:
+        with torch.enable_grad():
+            by_ops = outcome(module, make_batch())
+        with torch.no_grad():
+            direct = outcome(module, make_batch())
+        assert len(by_ops) == len(direct), (by_ops, direct)
+        for one, other in zip(by_ops, direct, strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        return direct
+
+    return check
