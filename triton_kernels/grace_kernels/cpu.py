@@ -18,11 +18,14 @@ from numba.np.ufunc.parallel import threading_layer
 
 from grace_kernels import plain_path
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
+from grace_kernels._places import table_of_row_ids
 from grace_kernels._pool_rows import pool_parallel, pool_span
 from grace_kernels._rewrite import rewrite_all
 from grace_kernels._split_ids import GROUP
+from grace_kernels.bad_rows import BadId, BadRow
 from grace_kernels.packed_codes import Codes, Ids, PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_kernels.subset_tables import SubsetTables, check_subsets
 from grace_kernels.table_rows import FeatureRows, TableRows
 
 __all__ = [
@@ -83,6 +86,7 @@ def rewrite_counted(
     codes: Codes,
     num_rows: int,
     policy: int,
+    subsets: SubsetTables | None = None,
 ) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
     """Rewrite as :func:`rewrite_clusters` does, under any policy; count the ids asked for.
 
@@ -93,6 +97,8 @@ def rewrite_counted(
         codes: As above; an empty array where the table has no sums.
         num_rows: Rows N of the table.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
+        subsets: Where clusters store some of their subsets, what splits their masks
+            (meaning: :func:`grace_kernels.reference_subsets.rewrite_subsets_reference`).
 
     Returns:
         ids asked for (padding and dropped ids left out), then as :func:`rewrite_clusters`.
@@ -105,16 +111,17 @@ def rewrite_counted(
     packed = codes if isinstance(codes, PackedCodes) else pack_codes(codes)
     if packed.words_W.size and packed.num_items != num_rows:
         raise ValueError(f"codes are for {packed.num_items} items, the table has {num_rows} rows")
+    if subsets is not None:
+        check_subsets(packed, subsets, subsets.num_stored)
     num_ids = int(offsets_B1[-1] - offsets_B1[0])
     weighted = weights_L is not None
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
     rows = np.empty(num_ids + GROUP, np.int64)
     origin = np.empty(num_ids + GROUP if weighted else 0, np.int64)
-    # One byte a row, plain rows at 0, stored rows at N: a place is a row id.
-    table = (0, num_rows, num_rows, 1 << 62, 1, num_rows, *packed.addresses, 0)
+    table = table_of_row_ids(num_rows, packed, subsets)
     offsets, asked, bad = rewrite_all(ids_L, offsets_B1, bits, table, policy, rows, origin)
     if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]))
+        raise BadId(int(bad), int(ids_L[bad]), offsets_B1, num_rows)
     end = int(offsets[-1])
     weights = None if weights_L is None else weights_L[origin[:end]]
     return int(asked), rows[:end], offsets, weights
@@ -139,32 +146,6 @@ def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
 
 # GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
 os.register_at_fork(after_in_child=lambda: _forked.append(True))
-
-
-class BadId(ValueError):
-    """An id is outside its table: ``position`` in the ids, ``id`` itself, number of ``feature``."""
-
-    def __init__(self, position: int, id_: int, feature: int = 0) -> None:
-        super().__init__(f"id {id_} at position {position} is outside the table")
-        self.position = position
-        self.id = id_
-        self.feature = feature
-
-
-class BadRow(ValueError):
-    """A rewritten bag holds a row that its table has not.
-
-    Attributes:
-        position: Where it stands in the rows.
-        row: The row itself.
-        feature: Number of the feature.
-    """
-
-    def __init__(self, position: int, row: int, feature: int = 0) -> None:
-        super().__init__(f"row {row} at position {position} is outside the table and its sums")
-        self.position = position
-        self.row = row
-        self.feature = feature
 
 
 def look_up_features(
@@ -216,7 +197,10 @@ def look_up_features(
             with _one_at_a_time():
                 bad, feature = lookup_parallel(num_threads, *args)
     if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]), int(feature))
+        first = features.positions[feature] * stride
+        num_rows = features.tables[feature].rows_ND.shape[0]
+        bag_offsets = offsets[first : first + stride + 1]
+        raise BadId(int(bad), int(ids_L[bad]), bag_offsets, num_rows, int(feature))
     return reads
 
 

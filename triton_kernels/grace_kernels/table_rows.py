@@ -23,8 +23,10 @@ from grace_kernels._lookup import (
     SUM_AT,
     TABLE_COLUMNS,
 )
+from grace_kernels._places import NO_SUBSETS
 from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
 from grace_kernels.packed_codes import Codes, PackedCodes, pack_codes
+from grace_kernels.subset_tables import SubsetTables, check_subsets
 
 KINDS = {"float32": FLOAT32, "float16": FLOAT16, "uint8": INT8}
 
@@ -41,6 +43,8 @@ class TableRows:
         codes: Cluster codes, one per item or packed; or empty.
         hot_row_N: int32 row of ``hbm_RD`` that holds a copy of the item, -1 if none; or empty.
         num_hbm_sums: Sums in ``hbm_RD``.
+        subsets: What splits the masks of clusters that store some of their subsets; None where
+            they store every one.
     """
 
     rows_ND: npt.NDArray[Any]
@@ -49,6 +53,7 @@ class TableRows:
     codes: Codes
     hot_row_N: npt.NDArray[np.int32]
     num_hbm_sums: int
+    subsets: SubsetTables | None = None
 
     @cached_property
     def packed(self) -> PackedCodes:
@@ -62,12 +67,21 @@ class TableRows:
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
-        """The ten numbers of ``Table`` in _split_ids.py."""
+        """The twelve numbers of ``Table`` in _places.py.
+
+        Raises:
+            ValueError: the codes or the subset tables are of another table.
+        """
         row_bytes = self.rows_ND.shape[1] * self.rows_ND.itemsize
         starts = (part.ctypes.data for part in (self.rows_ND, self.hbm_RD, self.host_RD))
         hot_at = self.hot_row_N.ctypes.data if self.hot_row_N.size else 0
         num_rows = self.rows_ND.shape[0]
-        return (*starts, self.num_hbm_sums, row_bytes, num_rows, *self.packed.addresses, hot_at)
+        tables = NO_SUBSETS
+        if self.subsets is not None:
+            check_subsets(self.packed, self.subsets, self.num_sums)
+            tables = self.subsets.addresses
+        sums = (self.num_hbm_sums, row_bytes, num_rows)
+        return (*starts, *sums, *self.packed.addresses, hot_at, *tables)
 
     @property
     def kind(self) -> int:
