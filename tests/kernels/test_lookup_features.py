@@ -13,7 +13,7 @@ from grace_kernels import cpu
 from grace_kernels._lookup import lookup_span
 from grace_kernels._pool_rows import pool_span
 from grace_kernels.cpu import BadId, FeatureRows, look_up_features, pool_features, rewrite_counted
-from grace_kernels.reference import DROP, RAISE, ZERO_ROW, pooled_lookup_reference
+from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 
 NUM_ITEMS = 700
 # About the size of a chunk, of a group of eight, and far from both
@@ -22,9 +22,9 @@ TABLES = (
     {"dim": 20, "hbm_share": 0.5},
     {"dim": 3, "dtype": torch.uint8, "hbm_share": 0.5},
     {"dim": 300, "sums": False},
-    {"dim": 10, "dtype": torch.float16, "num_hot": 40},
+    {"dim": 10, "dtype": torch.float16, "num_hot": 40, "subsets": True, "hbm_share": 0.3},
     {"dim": 1, "dtype": torch.float16, "sums": False},
-    {"dim": 64},
+    {"dim": 64, "subsets": True},
 )
 POSITIONS = (1, 0, 4, 2, 5, 2)  # two features share bags; feature 3 of the batch is not asked for
 MEAN = (False, True, False, False, True, True)
@@ -77,13 +77,9 @@ def batch_of(offsets_of, lengths, *, weighted=False, low=0, high=NUM_ITEMS, seed
 def wanted(cases, batch, policy):
     columns, reads = [], []
     for feature, case in enumerate(cases):
-        ids, offsets, weights = (
-            None if part is None else torch.from_numpy(part) for part in batch.of(feature)
-        )
-        pooled, rows_read = pooled_lookup_reference(
-            ids, offsets, weights, case.rows_ND, case.stored_RD, case.item_code_N,
-            mean=MEAN[feature], policy=policy,
-        )  # fmt: skip
+        bags = batch.of(feature)
+        pooled, rows_read = case.pooled(*bags, mean=MEAN[feature], policy=policy)
+        ids = bags[0]
         columns.append(pooled.numpy())
         padding_only = policy == ZERO_ROW
         inside = ids != -1 if padding_only else (ids >= 0) & (ids < NUM_ITEMS)
@@ -190,7 +186,7 @@ def test_rewritten_bags_of_all_features_are_pooled_alike(
     rows, weights, ends = [], [], [0]
     for feature, case in enumerate(cases):
         _, new_rows, new_ends, new_weights = rewrite_counted(
-            *batch.of(feature), case.table.codes, NUM_ITEMS, RAISE
+            *batch.of(feature), case.table.codes, NUM_ITEMS, RAISE, case.table.subsets
         )
         rows.append(new_rows)
         weights.append(new_weights)

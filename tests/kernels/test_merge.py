@@ -22,6 +22,7 @@ from grace_kernels.reference import (
     ZERO_ROW,
     rewrite_clusters_reference,
 )
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.readers.npz import read_npz
 

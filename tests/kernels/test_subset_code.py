@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
-from grace_kernels.subset_tables import pack_subsets
 from grace_kernels.cpu import BadId
 from grace_kernels.cpu_codes import rewrite_subsets
+from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
 from grace_kernels.reference import BAD_ID_POLICIES, DROP, RAISE, ZERO_ROW
 from grace_kernels.reference_subsets import rewrite_subsets_reference, stored_row_reference
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 
 N = 24
@@ -130,6 +130,14 @@ def test_no_bag_reads_more_rows_than_the_best_split_of_each_cluster(bag):
         return 1 + min([fewest(left - s) for s in options] + [fewest(left - {first})])
 
     assert rows.size == fewest(frozenset(bag))
+
+
+def test_bags_in_turn_keep_the_places_of_their_own_items():
+    """A bag is split when the next one has been collected: both hold parts of the same clusters."""
+    sums = random_sums(3, share=0.1)
+    rng = np.random.default_rng(0)
+    bags = [rng.permutation(np.tile(MEMBERS, 2))[: rng.integers(0, 34)].tolist() for _ in range(60)]
+    both(bags, sums=sums, ids_type=np.int32)
 
 
 @pytest.mark.parametrize("bad", [-2, N, 2**40])

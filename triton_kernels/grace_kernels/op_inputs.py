@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels import cpu
 from grace_kernels.packed_codes import PackedCodes, pack_codes
-from grace_kernels.subset_tables import SubsetTables
+from grace_kernels.subset_tables import SubsetTables, tables_of
 
 _packed: Any = WeakTensorKeyDictionary()  # codes of a table -> (version, packed)
 
@@ -46,17 +46,12 @@ def subset_tables(
     Raises:
         ValueError: the tensors of a table do not belong together, or tables are missing.
     """
-    if subset_parts is None and subset_marks is None:
-        return [None] * num_tables
-    parts, marks = subset_parts or [], subset_marks or []
-    if not len(parts) == len(marks) == num_tables:
-        raise ValueError(
-            f"{num_tables} tables, {len(parts)} subset tables and {len(marks)} tensors of marks"
-        )
-    return [
-        SubsetTables(part.numpy(), mark.numpy()) if part.numel() or mark.numel() else None
-        for part, mark in zip(parts, marks, strict=True)
-    ]
+
+    def on_cpu(next_E: Tensor, marks_W: Tensor) -> SubsetTables:
+        """Look at the memory of the tensors."""
+        return SubsetTables(next_E.numpy(), marks_W.numpy())
+
+    return tables_of(subset_parts, subset_marks, num_tables, on_cpu)
 
 
 def check_bags(
