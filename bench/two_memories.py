@@ -132,14 +132,17 @@ def serve(
     wanted = sum(float(own[v].bytes_K.sum()) for own, v in zip(variants, picked, strict=True))
     filled = capacity if best.hbm_bytes >= int(wanted) else best.hbm_bytes
     refits = [own[v].refit() for own, v in zip(entrants, picked, strict=True)]
-    worth = [
+    expected = [
         _worth(split, refit, *judged[t][v][1:])
         for t, (split, refit, v) in enumerate(zip(splits, refits, picked, strict=True))
     ]
-    sizes = [one.size for one in worth]
-    in_hbm = np.zeros(sum(sizes), bool)
-    in_hbm[np.argsort(-np.concatenate(worth), kind="stable")[:filled]] = True
-    masks = np.split(in_hbm, np.cumsum(sizes)[:-1])
+    worth, counted = (np.concatenate(part) for part in zip(*expected, strict=True))
+    order = np.argsort(-worth, kind="stable")
+    left = counted.sum() - np.concatenate([[0], np.cumsum(counted[order])])
+    enough = int(np.argmax(left <= best.slow_share * counted.sum() * (1 + 1e-9)))
+    in_hbm = np.zeros(worth.size, bool)
+    in_hbm[order[: min(capacity, max(filled, enough))]] = True
+    masks = np.split(in_hbm, np.cumsum([one.size for one, _ in expected])[:-1])
     return [
         served(own[v].label, split, refit.stored, mask)
         for own, v, split, refit, mask in zip(entrants, picked, splits, refits, masks, strict=True)
@@ -188,16 +191,16 @@ def _judged(split: Split, held: Held) -> tuple[Rungs, Outlook, Outlook]:
     stored = Outlook.fit(counted[num_items:], held_out[num_items:])
     worth = _together(counted, num_items, held.units, plain, stored, 1.0)
     group_P = np.repeat(np.arange(bags.offsets_B1.size - 1) % GROUPS, np.diff(bags.offsets_B1))
-    return Rungs.of(worth, bags.rows, group_P), plain, stored
+    return Rungs.of(worth, counted, bags.rows, group_P), plain, stored
 
 
-def _worth(split: Split, held: Held, plain: Outlook, stored: Outlook) -> Floats:
-    """What every row is worth by the reads of all train bags."""
+def _worth(split: Split, held: Held, plain: Outlook, stored: Outlook) -> tuple[Floats, Ints]:
+    """What every row is worth by the reads of all train bags, and these reads."""
     num_items = split.fit.num_items
     rows = held.stored.rewrite(split.train).rows
     counted = np.bincount(rows, minlength=num_items + held.stored.num_sums)
     scale = split.fit.num_ids / split.train.num_ids
-    return _together(counted, num_items, held.units, plain, stored, scale)
+    return _together(counted, num_items, held.units, plain, stored, scale), counted
 
 
 def _together(

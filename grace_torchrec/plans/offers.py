@@ -6,8 +6,9 @@ settling, which takes one of them or none by time.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from grace_torchrec.plans.candidates import Bags, Choice, trimmed
+from grace_torchrec.plans.candidates import Bags, Choice
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
 
@@ -65,14 +66,13 @@ def offer_of(spec: TableSpec, choice: Choice, contested: bool, refused: str = ""
         return Offer(spec, choice.bags, (), choice.reason, 0.0)
     options: dict[int, SumsOption] = {}
     for share in SHARES if contested else SHARES[-1:]:
-        kept = trimmed(choice, share)
-        if kept.held_sums.num_sums and kept.sums.num_sums:
-            options[kept.held_sums.num_sums] = SumsOption(
-                choice.method, f"share={share:g}", kept.held_sums, _given(kept.sums)
-            )
+        held = _first(choice.held_sums, share)
+        if held.num_sums:
+            refit = partial(_first, choice.sums, share)
+            options[held.num_sums] = SumsOption(choice.method, f"share={share:g}", held, refit)
     return Offer(spec, choice.bags, tuple(options.values()), choice.reason, choice.reads.cut)
 
 
-def _given(sums: StoredSums) -> Callable[[], StoredSums]:
-    """Return a function that returns sums that are fitted already."""
-    return lambda: sums
+def _first(sums: StoredSums, share: float) -> StoredSums:
+    """The first sums, the most valuable ones, at most ``share`` of them."""
+    return sums.first(int(round(share * sums.num_sums, 6)))

@@ -113,6 +113,7 @@ def priced(bags: Bags, sums: StoredSums | None, most_rungs: int = RUNGS) -> Pric
         is_sum = rows.rows >= num_items
         stored = Rungs.of(
             worth_together(worth_R, groups_of(sums)),
+            fit.stored_reads_R,
             rows.rows[is_sum] - num_items,
             group_P[is_sum],
             most=most_rungs,
@@ -142,12 +143,18 @@ def _plain_rungs(
     missed = int(reads.plain_reads_N.sum() - held_out_T.sum())
     counted_T = fit.plain_reads_N[read_T]
     outlook = Outlook.fit(counted_T, held_out_T, (outside, missed))
-    place_N = np.full(num_items, read_T.size, np.int64)
-    place_N[read_T] = np.arange(read_T.size)
     is_plain = rows.rows < num_items
+    place_P = np.searchsorted(read_T, rows.rows[is_plain])
+    known_P = (
+        read_T[np.minimum(place_P, read_T.size - 1)] == rows.rows[is_plain]
+        if read_T.size
+        else False
+    )
+    place_P = np.where(known_P, place_P, read_T.size)
     return outlook, Rungs.of(
         outlook.expected(counted_T),
-        place_N[rows.rows[is_plain]],
+        counted_T,
+        place_P,
         group_P[is_plain],
         (outside, outlook.unread),
         most,

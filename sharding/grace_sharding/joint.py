@@ -34,6 +34,8 @@ class Decision:
     Attributes:
         picked_T: Number of the variant of each table.
         hbm_bytes: Bytes of HBM to fill.
+        slow_share: Share of the fit bags' reads that is then left to host memory, of the rows that
+            could be in either.
         time_s: Mean time of the resampled held-out bags, scaled to all of them.
         hbm_read_T: Bytes that all held-out bags read from HBM, by table.
         host_read_T: The same from host memory.
@@ -41,6 +43,7 @@ class Decision:
 
     picked_T: Ints
     hbm_bytes: int
+    slow_share: float
     time_s: float
     hbm_read_T: Floats
     host_read_T: Floats
@@ -194,15 +197,22 @@ class _Search:
         last = sum(float(v.bytes_K[v.worth_K == stop.worth].sum()) for v in chosen)
         fixed = sum(v.hbm_bytes for v in chosen)
         part = (stop.hbm_bytes - fixed - before) / last if last else 0.0
-        hbm, host = [], []
+        hbm, host, slow, counted = [], [], 0.0, 0.0
         for v in chosen:
             reads_K = v.rung_read_GK.sum(axis=0)
             share_K = (v.worth_K > stop.worth) + part * (v.worth_K == stop.worth)
             moved = float((reads_K * share_K).sum())
+            slow += float((v.counted_K * (1 - share_K)).sum())
+            counted += float(v.counted_K.sum())
             hbm.append(float(v.hbm_read_G.sum()) + moved)
             host.append(float(v.host_read_G.sum() + reads_K.sum()) - moved)
         return Decision(
-            picked_T, int(stop.hbm_bytes + 1e-6), stop.time_s, np.array(hbm), np.array(host)
+            picked_T,
+            int(stop.hbm_bytes + 1e-6),
+            slow / counted if counted else 0.0,
+            stop.time_s,
+            np.array(hbm),
+            np.array(host),
         )
 
 
