@@ -22,7 +22,7 @@ from grace_sharding.variants import RUNGS, Variant
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.offers import Offer, SumsOption
 from grace_torchrec.plans.ordering import in_order_of
-from grace_torchrec.plans.pricing import Busy, Mode, Priced, Way, priced, variants_of
+from grace_torchrec.plans.pricing import Busy, Mode, Priced, Touched, Way, priced, variants_of
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 
@@ -70,10 +70,11 @@ def share(offers: Sequence[Offer], memory: MemoryModel, ahead: bool) -> tuple[Se
     if not offers:
         return ()
     rungs = max(LEAST_RUNGS, min(RUNGS, ALL_RUNGS // (2 * len(offers))))
-    plain = [priced(offer.bags, None, rungs) for offer in offers]
-    with_sums = [
-        [priced(offer.bags, option.held, rungs) for option in offer.options] for offer in offers
-    ]
+    plain, with_sums = [], []
+    for offer in offers:
+        touched = Touched.of(offer.bags.fit)
+        plain.append(priced(offer.bags, None, rungs, touched))
+        with_sums.append([priced(offer.bags, one.held, rungs, touched) for one in offer.options])
     forced = _forced(offers, memory)
     tables, ways = [], []
     for t, offer in enumerate(offers):

@@ -93,7 +93,8 @@ def blocks_read(table: TableReads) -> Ints:
     """Reads of each block of sums."""
     rows_K, _ = table.sum_blocks
     total_R1 = np.concatenate([[0], np.cumsum(table.sum_reads_R)])
-    return np.diff(total_R1[np.concatenate([[0], np.cumsum(rows_K)])])
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_K)])
+    return np.asarray(np.diff(total_R1[ends]), np.int64)
 
 
 def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:
