@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.stock_plan import (
@@ -24,8 +25,8 @@ def collection():
         )
         for name, rows in (("t_item", 1000), ("t_user", 40))
     ]
-    model = torchrec.EmbeddingBagCollection(tables=configs, device=__import__("torch").device("meta"))
-    return __import__("torch").nn.ModuleDict({"sparse": model})
+    model = torchrec.EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+    return torch.nn.ModuleDict({"sparse": model})
 
 
 @pytest.fixture(scope="module")
