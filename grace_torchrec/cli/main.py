@@ -42,6 +42,7 @@ SUB_COMMANDS = {
     "profile": SubCommand(
         "grace_torchrec.cli.profile:profile", "Turn a trace into a profile folder."
     ),
+    "report": SubCommand("grace_torchrec.cli.report:report", "Write a plan as one HTML page."),
     "schedule": SubCommand(
         "grace_torchrec.cli.schedule:schedule", "Schedule a model's operators over streams."
     ),

@@ -124,7 +124,8 @@ def _table(key: str, entry: Mapping[str, Any], spec: TableSpec | None, where: st
         part(entry, "compute_kernel", str, where),
         part(entry, "sharding_type", str, where),
     )
-    shards = [_shard(shard, where) for shard in entry.get("shards") or []]
+    listed = part(entry, "shards", list, where) if "shards" in entry else []
+    shards = [_shard(shard, where) for shard in listed]
     num_rows = max((offsets[0] + sizes[0] for offsets, sizes, _ in shards), default=None)
     dim = max((offsets[1] + sizes[1] for offsets, sizes, _ in shards), default=None)
     value_bytes = BYTES_OF[spec.dtype] if spec else VALUE_BYTES

@@ -69,6 +69,7 @@ class TableSummary:
         row_bytes: Bytes of one row.
         tiers: Its part in every memory of the machine.
         cut: Share of row reads saved on held-out bags.
+        ids: Ids of the held-out bags.
         extra_bytes: Every byte over the stock model.
         metadata_bytes: Of these, the arrays that turn ids into stored rows.
         stock_s: Seconds of the stock model for the held-out bags.
@@ -84,6 +85,7 @@ class TableSummary:
     row_bytes: int | None
     tiers: tuple[TierPart, ...]
     cut: float | None = None
+    ids: int | None = None
     extra_bytes: int | None = None
     metadata_bytes: int | None = None
     stock_s: float | None = None
@@ -103,7 +105,7 @@ class TableSummary:
         """Return the JSON object of one table."""
         names = (
             "table", "verdict", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
-            "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
+            "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
         )  # fmt: skip
         tiers = {part.tier: _tier_document(part, self.tiers) for part in self.tiers}
         return {**{name: getattr(self, name) for name in names}, "tiers": tiers}
@@ -142,6 +144,33 @@ class PlanSummary:
     def time_s(self) -> float | None:
         """Seconds of all tables together: the slower memory."""
         return slower(self.tiers)
+
+    @property
+    def cut(self) -> float:
+        """Share of all row reads saved on held-out bags."""
+        ids = sum(table.ids or 0 for table in self.tables)
+        saved = sum((table.cut or 0.0) * (table.ids or 0) for table in self.tables)
+        return saved / ids if ids else 0.0
+
+    @property
+    def stock_is_exact(self) -> bool:
+        """Whether :attr:`stock_s` is the time of the stock model, not a bound below it."""
+        return sum(1 for part in self.tiers if part.time_s) < 2
+
+    @property
+    def stock_s(self) -> float:
+        """Seconds of the stock model: the slower memory.
+
+        How a table of the stock model shares its time over memories is not in a plan. Where both
+        are in use its slowest table stands for the model, so the figure is never too large.
+        """
+        times = [table.stock_s or 0.0 for table in self.tables]
+        return sum(times) if self.stock_is_exact else max(times, default=0.0)
+
+    @property
+    def time_ratio(self) -> float:
+        """Stock time over ours (1 where nothing is read)."""
+        return self.stock_s / self.time_s if self.time_s else 1.0
 
     def verdicts(self) -> dict[str, int]:
         """How many tables have each verdict, the most frequent one first."""
@@ -231,6 +260,7 @@ def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
         row_bytes=table.spec.row_bytes,
         tiers=tuple(tiers),
         cut=told.cut,
+        ids=told.ids,
         extra_bytes=told.extra_bytes,
         metadata_bytes=told.metadata_bytes,
         stock_s=told.stock_s,
