@@ -155,17 +155,21 @@ class PlanSummary:
     @property
     def stock_is_exact(self) -> bool:
         """Whether :attr:`stock_s` is the time of the stock model, not a bound below it."""
-        return sum(1 for part in self.tiers if part.time_s) < 2
+        if sum(1 for part in self.tiers if part.time_s) < 2:
+            return True
+        originals = sum((table.num_rows or 0) * (table.row_bytes or 0) for table in self.tables)
+        return originals <= self.rooms.get("hbm", 0)
 
     @property
     def stock_s(self) -> float:
         """Seconds of the stock model: the slower memory.
 
-        How a table of the stock model shares its time over memories is not in a plan. Where both
-        are in use its slowest table stands for the model, so the figure is never too large.
+        Which memory a table of the stock model is in is not in a plan. Where all fit into one their
+        times add up; else their slowest table, or half of all time, stands for the model, so that
+        the figure is never too large.
         """
         times = [table.stock_s or 0.0 for table in self.tables]
-        return sum(times) if self.stock_is_exact else max(times, default=0.0)
+        return sum(times) if self.stock_is_exact else max([sum(times) / 2, *times])
 
     @property
     def time_ratio(self) -> float:

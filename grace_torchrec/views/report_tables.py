@@ -28,7 +28,7 @@ def time_section(summary: PlanSummary) -> Html:
             bar([(stock, "stock model")], longest, "stock", "Stock model, slower memory"),
             "The slower memory of the model as it is."
             if summary.stock_is_exact
-            else "At least: its slowest table alone, where both memories are in use.",
+            else "At least: which of its tables are in which memory is not in the plan.",
         )
     )
     return section(
