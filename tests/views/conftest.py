@@ -56,13 +56,12 @@ class Page:
 
     def press(self, key: str, code: int) -> None:
         """Press and release one key."""
-        for kind in ("rawKeyDown", "keyUp"):
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind, more in (("keyDown" if text else "rawKeyDown", text), ("keyUp", {})):
             self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                windowsVirtualKeyCode=code, nativeVirtualKeyCode=code,
+                windowsVirtualKeyCode=code, nativeVirtualKeyCode=code, **more,
             )  # fmt: skip
-        if key == "Enter":
-            self.value("0")
 
     def picture(self, path: Path, whole: bool = True) -> None:
         """Write a PNG of the page, or of what the window shows of it."""

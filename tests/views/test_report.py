@@ -107,7 +107,7 @@ def test_with_the_profile_rows_move_and_the_own_machine_is_marked(made, tmp_path
 
 
 def test_bags_of_another_table_are_refused_and_nothing_is_written(made, tmp_path):
-    other = Profile({"t_other": TableProfile(generate(50, 60), ("f",))})
+    other = Profile({"t_other": TableProfile(generate(900, 800), ("f",))})
     with pytest.raises(PlanMismatch, match="t_other"):
         write_report(made[0], tmp_path / "r.html", other)
     assert list(tmp_path.iterdir()) == []
