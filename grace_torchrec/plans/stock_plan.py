@@ -18,9 +18,9 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.parse import part
 from grace_torchrec.plans.summary import PlanSummary, TableSummary, TierPart
 from grace_torchrec.plans.table_spec import BYTES_OF, TableSpec
+from grace_torchrec.strict_files import read_json
 
 VALUE_BYTES = BYTES_OF["fp32"]
-MOST_BYTES = 64 << 20  # of a JSON file that is read
 AGAIN = "write the sharding plan again"
 
 
@@ -60,15 +60,8 @@ def read_stock_plan(path: Path) -> PlanSummary:
     Raises:
         GraceError: the file cannot be read, or holds something else.
     """
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise GraceError(f"{path}: is longer than {MOST_BYTES:,} bytes; name a sharding plan")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise GraceError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise GraceError(f"{path}: not valid JSON ({error}); {AGAIN}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("plan"), dict):
+    document = read_json(path, "sharding plan")
+    if not isinstance(document.get("plan"), dict):
         raise GraceError(
             f"{path}: is no sharding plan of TorchRec in JSON, which has the key 'plan'; a plan of "
             "grace-torchrec is a folder, name the folder"

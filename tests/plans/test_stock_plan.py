@@ -129,7 +129,8 @@ def test_every_kernel_has_its_memory(kernel, device, memory):
     [
         ("", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[]", "no sharding plan"),
+        ("[]", "no JSON object"),
+        ('{"plan": {}, "plan": {}}', "twice"),
         ('{"plan": []}', "no sharding plan"),
         ('{"schema": 1, "tables": []}', "name the folder"),
         ('{"plan": {"m": 1}}', "module 'm'"),
