@@ -5,9 +5,10 @@ same arrays.  A module of its own, so that sharders and pipelines find it as one
 Shapes: F features, B bags of each, N items, R stored rows.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import is_not
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,26 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+import grace_kernels.ops_codes  # noqa: F401  # registers grace::rewrite_coded_bags
 from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
+from grace_kernels.table_codes import (
+    SetTensors,
+    SubsetTensors,
+    TableCode,
+    as_arguments,
+)
 from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import TablePlan
+from grace_torchrec.sums.clusters import ClusterCode
+from grace_torchrec.sums.sets import SetCode
+from grace_torchrec.sums.subsets import SubsetCode
 
+_TENSORS_OF: dict[type, type[SubsetTensors] | type[SetTensors]] = {
+    SubsetCode: SubsetTensors,
+    SetCode: SetTensors,
+}
 PART_SUFFIX = {part: "" if part == "plain" else f"__{part}" for part in ops.PARTS}
 
 
@@ -55,30 +70,74 @@ class Rewriter(nn.Module):
         # Stock tables of half rows take half weights; a collection of both types is not weighted.
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
         self.weight_dtype = torch.float16 if all_half else torch.float32
+        self._kinds = [tensors_of(plan) for plan in plans]
         for t, plan in enumerate(plans):
-            self._hold(f"item_code_{t}", item_code(plan))
+            for name, array in code_arrays(plan).items():
+                self._hold(f"{name}_{t}", array)
             self._hold(f"hot_row_{t}", hot_rows(plan))
         self._array_names = list(self._buffers)
+        self._code_names = [name for name in self._buffers if not name.startswith("hot_row_")]
+        self._stamped: tuple[list[Tensor], list[int], str] | None = None
 
     def arrays(self) -> list[Tensor]:
         """Return codes and hot rows of every table; a plain dictionary, for each forward asks."""
         buffers: Any = self._buffers
         return [buffers[name] for name in self._array_names]
 
+    def arrays_of(self, table: int) -> list[Tensor]:
+        """Return code and hot rows of one table."""
+        buffers: Any = self._buffers
+        return [buffers[name] for name in self._array_names if name.endswith(f"_{table}")]
+
+    def codes(self) -> list[TableCode]:
+        """Return the code of every table, of any kind (an empty tensor without sums)."""
+        return [self._code(t) for t in range(len(self.num_rows))]
+
     def item_codes(self) -> list[Tensor]:
-        """Return the packed cluster codes of every table (empty without sums)."""
-        return [getattr(self, f"item_code_{t}") for t in range(len(self.num_rows))]
+        """Return the packed cluster codes of every table (empty without sums or of another kind)."""
+        none = torch.empty(0, dtype=torch.int32, device="cpu")
+        return [code if isinstance(code, Tensor) else none for code in self.codes()]
 
     def hot_rows(self) -> list[Tensor]:
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
         return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
 
-    @cached_property
+    def has_only_clusters(self, tables: Iterable[int]) -> bool:
+        """Tell whether no table of these has a code of another kind than clusters."""
+        return all(self._kinds[t] is None for t in tables)
+
+    @property
     def stamp(self) -> str:
-        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy."""
+        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy.
+
+        It follows the codes: one that is written in place or given anew changes it.
+        """
+        buffers: Any = self._buffers
+        tensors = [buffers[name] for name in self._code_names]
+        versions = tensor_versions(tensors)
+        found = self._stamped
+        if found is None or any(map(is_not, tensors, found[0])) or versions != found[1]:
+            found = self._stamped = (tensors, versions, self._hash(tensors))
+        return found[2]
+
+    def _hash(self, tensors: Sequence[Tensor]) -> str:
+        """Hash the codes and what else rows depend on."""
         chosen = [(self.names[f], self.labels[f], self.table_of[f]) for f in self.rewritten]
-        codes = [code.numpy() for code in self.item_codes()]
-        return fingerprint(repr((chosen, self.num_rows, self.policy, self.is_weighted)), *codes)
+        kinds = [kind.__name__ if kind else "" for kind in self._kinds]
+        known = repr((chosen, self.num_rows, self.policy, self.is_weighted, kinds))
+        return fingerprint(known, *(tensor.numpy() for tensor in tensors))
+
+    def _code(self, table: int) -> TableCode:
+        """Return the code of a table over the present buffers."""
+        kind, buffers = self._kinds[table], cast(dict[str, Tensor], self._buffers)
+        if kind is None:
+            return buffers[f"item_code_{table}"]
+        return kind(**{field.name: buffers[f"{field.name}_{table}"] for field in fields(kind)})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles stamp their codes themselves."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {**state, "_stamped": None}
 
     def forward(
         self,
@@ -107,11 +166,17 @@ class Rewriter(nn.Module):
         """
         # The inner collections ask for all their features: those looked up elsewhere are empty.
         others = [f for f in range(len(self.names)) if f not in chosen]
-        values, lengths, row_weights, bag_lengths, reads = torch.ops.grace.rewrite_bags(
-            ids, offsets, weights, stride, [positions[f] for f in chosen],
-            [self.table_of[f] for f in chosen],
-            self.num_rows, self.item_codes(), self.hot_rows(), self.num_hbm_sums, self.policy,
-            [self.labels[f] for f in chosen], len(others), guard,
+        tables = [self.table_of[f] for f in chosen]
+        kinds: list[list[int]]
+        if self.has_only_clusters(tables):
+            op, codes, kinds = torch.ops.grace.rewrite_bags, self.item_codes(), []
+        else:
+            codes, *kinds = as_arguments(self.codes())
+            op = torch.ops.grace.rewrite_coded_bags
+        values, lengths, row_weights, bag_lengths, reads = op(
+            ids, offsets, weights, stride, [positions[f] for f in chosen], tables,
+            self.num_rows, codes, self.hot_rows(), self.num_hbm_sums, self.policy,
+            [self.labels[f] for f in chosen], len(others), *kinds, guard,
         )  # fmt: skip
         bags = KeyedJaggedTensor(
             keys=[
@@ -136,11 +201,32 @@ def rewritten_features(plans: Sequence[TablePlan]) -> list[int]:
     return [f for f, lookup in enumerate(lookups) if lookup != "stock"]
 
 
-def item_code(plan: TablePlan) -> npt.NDArray[np.integer]:
-    """Return the packed codes of a table, empty where it stores no sums."""
+def code_arrays(plan: TablePlan) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of the code of a table by the names of their tensors.
+
+    Where it stores no sums that is one empty ``item_code``.
+    """
     if plan.sums is None or not plan.sums.num_sums:
-        return np.zeros(0, np.int32)
-    return plan.sums.clusters.item_code_N
+        return {"item_code": np.zeros(0, np.int32)}
+    code = plan.sums.code
+    if isinstance(code, ClusterCode):
+        return {"item_code": code.item_code_N}
+    arrays = [getattr(code, field.name) for field in fields(code)]
+    if isinstance(code, SubsetCode):
+        arrays[2] = code.stored_W.view(np.int64)  # few operations of torch know unsigned words
+    return dict(zip((f.name for f in fields(_TENSORS_OF[type(code)])), arrays, strict=True))
+
+
+def tensors_of(plan: TablePlan) -> type[SubsetTensors] | type[SetTensors] | None:
+    """Return what holds a table's code as tensors, None for clusters and where nothing is stored."""
+    if plan.sums is None or not plan.sums.num_sums:
+        return None
+    return _TENSORS_OF.get(type(plan.sums.code))
+
+
+def tensor_versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Return their version counters; inference tensors have none."""
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
@@ -151,24 +237,3 @@ def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
     rows = np.full(plan.spec.num_rows, -1, np.int32)
     rows[hot] = plan.placement.num_hbm_sums + np.arange(hot.size, dtype=np.int32)
     return rows
-
-
-def stored_sets(
-    plan: TablePlan,
-) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]]:
-    """Return the sets behind the stored rows of each tier: sums, then hot rows as sets of one.
-
-    Returns:
-        tier name -> (int64 indptr ``[R + 1]``, items int32, int64 where rows need it); tiers without rows are left out.
-    """
-    split = plan.placement.num_hbm_sums
-    indptr = plan.sums.set_indptr_R1 if plan.sums is not None else np.zeros(1, np.int64)
-    items = plan.sums.set_items_S if plan.sums is not None else np.zeros(0, np.int64)
-    hot = plan.placement.hot_items
-    hbm_indptr = np.concatenate([indptr[: split + 1], indptr[split] + 1 + np.arange(hot.size)])
-    sets = {
-        "hbm": (hbm_indptr, np.concatenate([items[: indptr[split]], hot])),
-        "host": (indptr[split:] - indptr[split], items[indptr[split] :]),
-    }
-    narrow = np.int32 if plan.spec.num_rows <= 2**31 else np.int64
-    return {tier: (p, i.astype(narrow)) for tier, (p, i) in sets.items() if p.size > 1}

@@ -17,10 +17,13 @@ from grace_sharding.placement import Placement, TierUse
 from grace_sharding.table_reads import DoesNotFit
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.candidates import Choice, trimmed
-from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
-from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
+from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.pricing import Busy, Candidate, Mode, Part, place_candidates, price
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.count_reads import sum_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
@@ -187,7 +190,7 @@ def _lower(mode: Mode) -> Mode:
 
 def _no_faster(candidate: Candidate, memory: MemoryModel) -> str:
     """Say that the cut is there and the time is not."""
-    cut = candidate.choice.cuts.get(candidate.choice.size_limit, 0.0)  # of all its sums
+    cut = candidate.choice.cuts.get(candidate.choice.picked, 0.0)  # of all its sums
     return f"sums cut {cut:.1%} of row reads on held-out bags, but are modelled no faster on {memory.machine}"
 
 
@@ -208,30 +211,35 @@ def _table_plan(
     elif sums is None:
         sums = StoredSums.none(candidate.spec.num_rows)
     reads = candidate.reads("validation")
-    metadata = (sums.metadata_bytes if sums else 0) + placement.hot_map_bytes
-    extra_rows = placement.num_sums + placement.hot_items.size
+    extra = extra_of(sums, placement)
     predicted = Prediction(
         ids=reads.rows_before,
         rows_read=reads.rows_after,
         cut=reads.cut,
-        extra_rows=extra_rows,
-        extra_bytes=extra_rows * placement.row_bytes + metadata,
-        metadata_bytes=metadata,
+        extra_rows=extra.rows,
+        extra_bytes=extra.bytes,
+        metadata_bytes=extra.metadata_bytes,
+        kept_bytes=extra.kept_bytes,
         hbm_s=busy.hbm_s,
         host_s=busy.host_s,
         stock_s=stock.time_s,
     )
     lookup = _lookup(placement.num_sums if used else 0, options)
+    choice, has_sums = candidate.choice, candidate.mode == "sums" and used
     return TablePlan(
         spec=candidate.spec,
         verdict="use" if used else "leave stock",
         reason=_reason(candidate, placement, predicted, memory) if used else candidate.reason,
-        method=candidate.choice.method if candidate.mode == "sums" and used else "none",
+        method=choice.method if has_sums else "none",
         sums=sums,
         placement=placement,
         lookup=lookup,
         lookup_reason=in_line.reason if used and in_line else _lookup_reason(used, lookup, options),
         predicted=predicted,
+        parameter=choice.parameter if has_sums else "",
+        cuts=choice.cuts,
+        curve=choice.curve,
+        sum_reads_R=sum_reads(choice.bags.validation, sums),
     )
 
 
@@ -243,7 +251,7 @@ def _in_line(candidate: Candidate, memory: MemoryModel, options: PlanOptions) ->
     if options.rewriting != "in_line":
         return None
     cut = candidate.reads("validation").cut
-    return in_line_on_cpu(spec.num_rows, spec.row_bytes, sums.num_sums, cut)
+    return in_line_on_cpu(spec.num_rows, spec.row_bytes, sums.num_sums, cut, rewrite_ns_of(sums))
 
 
 def _reason(

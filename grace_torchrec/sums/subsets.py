@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
-from grace_torchrec.sums.clusters import check_clusters
+from grace_torchrec.sums.clusters import check_clusters, list_members, narrow
 
 WORD_BITS = 64
 Int64s = npt.NDArray[np.int64]
@@ -70,6 +70,11 @@ class SubsetCode:
             )
         _check_parts(self.next_E, marks, starts, sizes)
 
+    def listed(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return what :func:`subset_code` makes this code of: offsets, members, entries rising."""
+        marks = np.unpackbits(self.stored_W.view(np.uint8), bitorder="little")
+        return *list_members(self.item_code_N), np.flatnonzero(marks)
+
 
 def subset_code(
     num_items: int, cluster_offsets_C1: Int64s, members_M: Int64s, entries_R: Int64s
@@ -114,7 +119,7 @@ def subset_code(
     stored_W = np.packbits(marks, bitorder="little").view(np.uint64)
     ones = marks.reshape(words, WORD_BITS).sum(axis=1, dtype=np.int64)
     made = SubsetCode(
-        code.astype(np.int32) if starts_C1[-1] < 2**28 else code,
+        narrow(code, int(starts_C1[-1])),
         _first_parts(starts_C1, marks),
         stored_W,
         (np.cumsum(ones) - ones).astype(np.int32),

@@ -7,6 +7,7 @@ Each fixture is a function; together they go from tables to a swapped collection
     swapped(batch_of({"item": [[1, 2, 7], []]}))
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +20,42 @@ from torchrec.modules.embedding_configs import DataType
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec, table_specs
+from grace_torchrec.sums.arrays import code_kind
 from grace_torchrec.sums.stored_sums import StoredSums
 
 CLUSTERS = ((1, 2), (3, 4, 5))  # one sum and four sums: five stored rows
 NUM_ROWS = 20
+METHOD_OF = {"clusters": "grace", "subsets": "subsets", "sets": "set_merge"}
+
+
+def sums_of(num_rows: int, clusters: Sequence[Sequence[int]], code: str) -> StoredSums:
+    """Sums of every kind of code: of clusters all subsets, or those that leave masks to split.
+
+    Of five rows of CLUSTERS subsets keep three. Sets overlap where clusters cannot: each is stored
+    whole, and its first item goes with the first item of the cluster after it.
+    """
+    ends = np.cumsum([0, *map(len, clusters)])
+    members = np.array([item for cluster in clusters for item in cluster], np.int64)
+    if code == "clusters":
+        return StoredSums.from_clusters(num_rows, ends, members)
+    if code == "subsets":
+        starts = np.cumsum([0, *(2 ** len(cluster) for cluster in clusters)])
+        entries = [
+            int(start) + mask
+            for start, cluster in zip(starts, clusters, strict=False)
+            for mask in range(2 ** len(cluster))
+            if mask.bit_count() > 1 and mask % 4 == 3
+        ]
+        entries += [int(starts[n]) + 5 for n, cluster in enumerate(clusters) if len(cluster) == 3]
+        return StoredSums.from_subsets(num_rows, ends, members, np.array(entries, np.int64))
+    sets = [list(cluster) for cluster in clusters]
+    sets += [[one[0], other[0]] for one, other in itertools.pairwise(clusters)]
+    sets += [list(cluster[:2]) for cluster in clusters if len(cluster) > 2]
+    items = np.array([item for one in sets for item in one], np.int64)
+    return StoredSums.from_sets(num_rows, np.cumsum([0, *map(len, sets)]), items)
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +119,8 @@ def table_plan() -> Callable[..., TablePlan]:
     """Return a function from a spec and a layout to the plan of one table.
 
     ``clusters=None`` stores nothing and leaves the table stock; ``clusters=()`` stores no sums
-    (hot rows alone may still gain). ``num_hbm_sums`` splits the sums over the memories.
+    (hot rows alone may still gain). ``num_hbm_sums`` splits the sums over the memories. ``code`` is
+    the kind of the code; ``sums`` are given ones, instead of those of ``clusters``.
     """
 
     def make(
@@ -99,21 +131,18 @@ def table_plan() -> Callable[..., TablePlan]:
         num_hbm_sums: int = 0,
         hot_items: Sequence[int] = (),
         lookup: str = "fused",
+        code: str = "clusters",
+        sums: StoredSums | None = None,
     ) -> TablePlan:
-        sums = None
-        if clusters is not None:
-            ends = np.cumsum([0, *map(len, clusters)])
-            members = np.array([item for cluster in clusters for item in cluster], np.int64)
-            sums = StoredSums.from_clusters(spec.num_rows, ends, members)
+        if sums is None and clusters is not None:
+            sums = sums_of(spec.num_rows, clusters, code if clusters else "clusters")
         placement = _placement(spec, sums, originals, num_hbm_sums, sorted(hot_items))
-        metadata = (sums.metadata_bytes if sums else 0) + placement.hot_map_bytes
-        num_sums = sums.num_sums if sums else 0
-        extra_rows = num_sums + len(hot_items)
+        extra = extra_of(sums, placement)
         return TablePlan(
             spec=spec,
             verdict="use" if sums else "leave stock",
             reason="made by hand for a test",
-            method="grace" if num_sums else "none",
+            method=METHOD_OF[code_kind(sums)] if sums and sums.num_sums else "none",
             sums=sums,
             placement=placement,
             lookup=lookup,
@@ -122,9 +151,10 @@ def table_plan() -> Callable[..., TablePlan]:
                 ids=1,
                 rows_read=1,
                 cut=0.0,
-                extra_rows=extra_rows,
-                extra_bytes=extra_rows * spec.row_bytes + metadata,
-                metadata_bytes=metadata,
+                extra_rows=extra.rows,
+                extra_bytes=extra.bytes,
+                metadata_bytes=extra.metadata_bytes,
+                kept_bytes=extra.kept_bytes,
                 hbm_s=1.0,
                 host_s=1.0,
                 stock_s=1.0,

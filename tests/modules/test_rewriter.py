@@ -8,7 +8,8 @@ import torch
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.rewriter import Rewriter, hot_rows, item_code, stored_sets
+from grace_torchrec.modules.rewriter import Rewriter, code_arrays, hot_rows
+from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.table_spec import table_specs
 
 GUARD = torch.empty(0, dtype=torch.int8)
@@ -50,8 +51,8 @@ def test_hot_rows_follow_the_sums_of_their_memory(plan_of):
 
 
 def test_without_sums_or_hot_rows_there_is_no_array(plan_of):
-    assert item_code(plan_of(clusters=None)).size == 0
-    assert item_code(plan_of(clusters=())).size == 0
+    for clusters in (None, ()):
+        assert code_arrays(plan_of(clusters=clusters))["item_code"].size == 0
     assert hot_rows(plan_of()).size == 0
 
 

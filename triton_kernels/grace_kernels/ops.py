@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels import cpu
 from grace_kernels.packed_codes import PackedCodes, pack_codes
+from grace_kernels.table_codes import TableCode
 from grace_kernels.table_rows import FeatureRows, TableRows
 
 PARTS = ("plain", "hbm", "host")  # where a rewritten row lies: one output feature for each
@@ -122,6 +123,15 @@ def packed_codes(item_code: Tensor) -> PackedCodes:
     return packed
 
 
+def rewrite_by(
+    code: TableCode, ids: Any, bag_offsets: Any, weights: Any, num_rows: int, policy: int
+) -> Any:
+    """Rewrite the bags of one feature by the code of its table, see ``cpu.rewrite_counted``."""
+    if isinstance(code, Tensor):
+        return cpu.rewrite_counted(ids, bag_offsets, weights, packed_codes(code), num_rows, policy)
+    return code.rewrite(ids, bag_offsets, weights, num_rows, policy)
+
+
 def _rewrite_bags_cpu(
     values: Tensor,
     offsets: Tensor,
@@ -130,7 +140,7 @@ def _rewrite_bags_cpu(
     positions: Sequence[int],
     table_of: Sequence[int],
     num_rows: Sequence[int],
-    item_codes: Sequence[Tensor],
+    item_codes: Sequence[TableCode],
     hot_rows: Sequence[Tensor],
     num_hbm_sums: Sequence[int],
     policy: int,
@@ -155,8 +165,8 @@ def _rewrite_bags_cpu(
     for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
-            asked, row_ids, new_offsets, row_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
+            asked, row_ids, new_offsets, row_weights = rewrite_by(
+                item_codes[t], ids, bag_offsets, id_weights, num_rows[t], policy
             )
         except cpu.BadId as bad:
             raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None

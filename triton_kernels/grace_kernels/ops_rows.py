@@ -19,8 +19,9 @@ from grace_kernels.ops import (
     _keep_nothing,
     _numpy_or_none,
     _refuse_backward,
-    packed_codes,
+    rewrite_by,
 )
+from grace_kernels.table_codes import TableCode
 from grace_kernels.table_rows import FeatureRows, TableRows
 
 _LIBRARY = torch.library.Library("grace", "FRAGMENT")
@@ -39,11 +40,11 @@ def rewrite_features(
     positions: Sequence[int],
     table_of: Sequence[int],
     num_rows: Sequence[int],
-    item_codes: Sequence[Tensor],
+    item_codes: Sequence[TableCode],
     policy: int,
     labels: Sequence[str],
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py.
+    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py, codes of any kind.
 
     Returns:
         row_ids int64 ``[P]`` (below N plain, ``N + j`` stored row ``j`` of the feature's table),
@@ -60,8 +61,8 @@ def rewrite_features(
     for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
-            asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
+            asked, rows, new_offsets, new_weights = rewrite_by(
+                item_codes[t], ids, bag_offsets, id_weights, num_rows[t], policy
             )
         except cpu.BadId as bad:
             raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None
