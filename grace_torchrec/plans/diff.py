@@ -18,7 +18,16 @@ from grace_torchrec.plans.summary import Contents, PlanSummary, TableSummary, Ti
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Hashes = npt.NDArray[np.uint64]
-COMPARED = ("verdict", "method", "lookup", "num_rows", "row_bytes", "cut")
+COMPARED = (
+    "verdict",
+    "method",
+    "lookup",
+    "num_rows",
+    "row_bytes",
+    "cut",
+    "in_line_cut",
+    "ahead_cut",
+)
 OF_A_TIER = ("originals", "sums", "hot_rows", "bytes", "reads", "time_s")
 
 

@@ -62,13 +62,15 @@ class TableSummary:
     Attributes:
         table: Dotted path.
         verdict: ``use`` or ``leave stock`` (ours), ``stock`` (TorchRec's).
-        method: Grouping method (ours), way of sharding (TorchRec's).
+        method: Grouping method and its parameter (ours), way of sharding (TorchRec's).
         lookup: Who reads the rows (ours), compute kernel (TorchRec's).
         reason: Why, one sentence for people.
         num_rows: Rows of the original table.
         row_bytes: Bytes of one row.
         tiers: Its part in every memory of the machine.
         cut: Share of row reads saved on held-out bags.
+        in_line_cut: The same of the best candidate whose bags are rewritten while serving.
+        ahead_cut: The same of the best candidate whose bags are rewritten before.
         ids: Ids of the held-out bags.
         extra_bytes: Every byte over the stock model.
         metadata_bytes: Of these, the arrays that turn ids into stored rows.
@@ -85,6 +87,8 @@ class TableSummary:
     row_bytes: int | None
     tiers: tuple[TierPart, ...]
     cut: float | None = None
+    in_line_cut: float | None = None
+    ahead_cut: float | None = None
     ids: int | None = None
     extra_bytes: int | None = None
     metadata_bytes: int | None = None
@@ -105,7 +109,7 @@ class TableSummary:
         """Return the JSON object of one table."""
         names = (
             "table", "verdict", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
-            "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
+            "in_line_cut", "ahead_cut", "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
         )  # fmt: skip
         tiers = {part.tier: _tier_document(part, self.tiers) for part in self.tiers}
         return {**{name: getattr(self, name) for name in names}, "tiers": tiers}
@@ -257,13 +261,15 @@ def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
     return TableSummary(
         table=table.spec.key,
         verdict=table.verdict,
-        method=table.method,
+        method=table.picked,
         lookup=table.lookup,
         reason=table.reason,
         num_rows=table.spec.num_rows,
         row_bytes=table.spec.row_bytes,
         tiers=tuple(tiers),
         cut=told.cut,
+        in_line_cut=table.curve[-1].in_line_cut if table.curve else None,
+        ahead_cut=table.curve[-1].ahead_cut if table.curve else None,
         ids=told.ids,
         extra_bytes=told.extra_bytes,
         metadata_bytes=told.metadata_bytes,

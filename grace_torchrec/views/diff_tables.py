@@ -17,6 +17,7 @@ COLUMNS = ("table", "memory", "what", "before", "after", "change")
 LEFT = frozenset({"table", "memory", "what", "setting", "before ", "after "})
 SHOWN = {
     "time_s": seconds_text, "bytes": bytes_text, "row_bytes": bytes_text, "cut": share_text,
+    "in_line_cut": share_text, "ahead_cut": share_text,
     "hbm bytes": bytes_text, "host bytes": bytes_text,
 }  # fmt: skip
 

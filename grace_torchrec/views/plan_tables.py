@@ -15,7 +15,7 @@ from grace_torchrec.views.tables import Grid, short_names
 NARROW = ("table", "memory", "rows", "bytes", "reads", "time", "slack")
 WIDE = (
     "table", "memory", "originals", "sums", "hot rows", "bytes", "reads", "time", "slack",
-    "verdict", "method", "cut", "lookup", "reason",
+    "verdict", "method", "cut", "in line", "ahead", "lookup", "reason",
 )  # fmt: skip
 LEFT = frozenset({"table", "memory", "verdict", "method", "lookup", "reason", "setting", "value"})
 NOTES = (
@@ -91,7 +91,7 @@ def _parts(summary: PlanSummary, wide: bool) -> Grid:
             cells = (part.tier, *(_wide_rows(part) if wide else (known(part.rows),)))
             cells += (_bytes(part.bytes), known(part.reads), *_times(part, table.tiers))
             if wide:
-                cells += _decision(table) if number == 0 else ("",) * 5
+                cells += _decision(table) if number == 0 else ("",) * 7
             rows.append((names[table.table] if number == 0 else "", *cells))
     return Grid("tables", WIDE if wide else NARROW, rows, LEFT)
 
@@ -103,7 +103,8 @@ def _wide_rows(part: TierPart) -> tuple[str, ...]:
 
 def _decision(table: TableSummary) -> tuple[str, ...]:
     """Return what was decided over one table."""
-    return table.verdict, table.method, known(table.cut, ".1%"), table.lookup, table.reason
+    cuts = (known(cut, ".1%") for cut in (table.cut, table.in_line_cut, table.ahead_cut))
+    return table.verdict, table.method, *cuts, table.lookup, table.reason
 
 
 def _verdict_lines(summary: PlanSummary) -> Iterator[str]:
@@ -112,6 +113,11 @@ def _verdict_lines(summary: PlanSummary) -> Iterator[str]:
     for table in summary.tables:
         facts = [table.method] if table.method not in ("none", "") else []
         facts += [table.lookup] if table.verdict != "leave stock" else []
+        if table.ahead_cut:
+            facts.append(
+                f"cut {known(table.cut, '.1%')}, possible in line "
+                f"{known(table.in_line_cut, '.1%')}, ahead {known(table.ahead_cut, '.1%')}"
+            )
         if table.extra_bytes:
             facts.append(f"{table.extra_rows:,} extra rows, {bytes_text(table.extra_bytes)}")
         told = f" ({'; '.join(facts)})" if facts else ""

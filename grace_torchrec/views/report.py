@@ -7,13 +7,12 @@ security policy allows these two by their hash and nothing else.
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 import grace_torchrec
 from grace_torchrec.errors import GraceError
-from grace_torchrec.plans.plan import Plan
+from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.summary import PlanSummary, summarise
 from grace_torchrec.plans.what_if import WhatIf, what_if
 from grace_torchrec.traces.profile import Profile
@@ -23,7 +22,7 @@ from grace_torchrec.views.report_parts import numbers, section
 from grace_torchrec.views.report_sums import CutCurve, ReadSums, budget_section, sums_section
 from grace_torchrec.views.report_tables import MEMORY, time_section, verdict_section
 from grace_torchrec.views.report_what_if import what_if_section
-from grace_torchrec.views.tables import Grid
+from grace_torchrec.views.tables import Grid, short_names
 
 SECTIONS = (
     ("time", "Time"), ("tables", "Tables"), ("budget", "Budget"), ("sums", "Sums"),
@@ -114,14 +113,25 @@ def report_page(plan: Plan, found: WhatIf | None = None, source: str = "") -> st
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def cut_curves(plan: Plan) -> Sequence[CutCurve]:
+def cut_curves(plan: Plan) -> list[CutCurve]:
     """Return what each table would save with fewer sums, the most read tables first."""
-    return ()
+    names = short_names(list(plan.tables))
+    return [CutCurve(names[t.spec.key], t.curve) for t in _most_read(plan) if t.curve]
 
 
-def read_sums(plan: Plan) -> Sequence[ReadSums]:
+def read_sums(plan: Plan) -> list[ReadSums]:
     """Return how often each sum is read, the most read tables first."""
-    return ()
+    names = short_names(list(plan.tables))
+    return [
+        ReadSums(names[t.spec.key], t.sums, t.sum_reads_R)
+        for t in _most_read(plan)
+        if t.sums is not None and t.sums.num_sums and t.sum_reads_R.size
+    ]
+
+
+def _most_read(plan: Plan) -> list[TablePlan]:
+    """Return the tables, those that held-out bags ask for most first."""
+    return sorted(plan.tables.values(), key=lambda table: -table.predicted.ids)
 
 
 def _headline(summary: PlanSummary) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.plans.curve import CurvePoint
+from grace_torchrec.sums.count_reads import MOST_READS, few_take_most
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.views.html import Html, element
 from grace_torchrec.views.report_parts import keys, numbers, section
@@ -19,7 +21,6 @@ from grace_torchrec.views.tables import Grid
 MOST_CHARTS = 12  # tables that are drawn; those with the most reads come first
 MOST_POINTS = 160  # of a curve over sums
 TOP_SUMS = 8
-ENOUGH = 0.95
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,11 @@ class CutCurve:
 
     Attributes:
         table: Its name.
-        points: (number of sums, cut of bags rewritten in line, cut of bags rewritten ahead);
-            None where that way cannot use such sums.
+        points: Cuts of the best candidates, at rising budgets.
     """
 
     table: str
-    points: Sequence[tuple[int, float | None, float | None]]
+    points: Sequence[CurvePoint]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +50,21 @@ class ReadSums:
     sums: StoredSums
     reads_R: npt.NDArray[np.int64]
 
-    def few(self, share: float = ENOUGH) -> int:
-        """Return how many of the most read sums take ``share`` of all reads of sums."""
-        total = int(self.reads_R.sum())
-        if not total:
-            return 0
-        running = np.cumsum(np.sort(self.reads_R)[::-1])
-        return int(np.searchsorted(running, share * total)) + 1
-
 
 def budget_section(curves: Sequence[CutCurve]) -> Html:
     """Return a chart a table: reads saved over the number of sums."""
     shown = [curve for curve in curves if curve.points][:MOST_CHARTS]
     if not shown:
-        return section("budget", "Budget", element("p", "No table stores sums.", class_="soft"))
+        return section(
+            "budget", "Budget", element("p", "No table could store sums.", class_="soft")
+        )
     return section(
         "budget",
         "Budget: what fewer sums would save",
         element(
             "p",
-            "Share of row reads saved on held-out bags. Sums are kept in order of value, so a "
-            "smaller budget keeps the best of them.",
+            "Share of row reads that the best candidate saves on held-out bags, by the number of "
+            "sums it may store. Memory and time decide which of them a plan takes.",
         ),
         keys((("a", "bags rewritten ahead"), ("b", "bags rewritten in line"))),
         element("div", [_curve(curve) for curve in shown], class_="charts"),
@@ -86,7 +80,9 @@ def sums_section(tables: Sequence[ReadSums]) -> Html:
     return section(
         "sums",
         "Sums: how few take most of the reads",
-        element("p", "Reads of stored sums by held-out bags, the most read sums first."),
+        element(
+            "p", "Reads of stored sums by the validation bags, which took part in the last fit."
+        ),
         element("div", [_reads(table) for table in shown], class_="charts"),
         _more(len(tables) - len(shown)),
     )
@@ -94,28 +90,28 @@ def sums_section(tables: Sequence[ReadSums]) -> Html:
 
 def _curve(curve: CutCurve) -> Html:
     """Return the chart of one table."""
+    points = curve.points
     lines = [
-        Line(
-            name,
-            style,
-            [(num, cut) for num, *cuts in curve.points if (cut := cuts[way]) is not None],
-        )
-        for name, style, way in (("ahead", "a", 1), ("in line", "b", 0))
+        Line("in line", "b", [(point.num_sums, point.in_line_cut) for point in points]),
+        Line("ahead", "a", [(point.num_sums, point.ahead_cut) for point in points]),
     ]
-    lines = [line for line in lines if line.points]
-    cuts = [cut for line in lines for _, cut in line.points]
-    sums = [num for num, *_ in curve.points]
-    ticks = [(num, _short(num)) for num in sums]
-    last = curve.points[-1]
-    told = f"{last[0]:,} sums save {_cut(last[2])} ahead, {_cut(last[1])} in line."
-    rows = [(f"{num:,}", _cut(ahead), _cut(in_line)) for num, in_line, ahead in curve.points]
+    ticks = [(point.num_sums, _short(point.num_sums)) for point in points]
+    last = points[-1]
+    told = (
+        f"Up to {last.num_sums:,} sums save {last.ahead_cut:.1%} ahead, "
+        f"{last.in_line_cut:.1%} in line."
+    )
+    rows = [
+        (f"{point.num_sums:,}", f"{point.ahead_cut:.1%}", f"{point.in_line_cut:.1%}")
+        for point in points
+    ]
     return element(
         "figure",
         element("h3", curve.table),
         line_chart(
             lines,
             Axis("sums", ticks, log=True),
-            share_axis("reads saved", max(cuts, default=0.0)),
+            share_axis("reads saved", max(point.ahead_cut for point in points)),
             f"{curve.table}: {told}",
         ),
         element("figcaption", told),
@@ -128,14 +124,14 @@ def _reads(table: ReadSums) -> Html:
     order = np.argsort(-table.reads_R, kind="stable")
     total = int(table.reads_R.sum())
     running = np.cumsum(table.reads_R[order]) / total
-    num, few = table.reads_R.size, table.few()
+    num, few = table.reads_R.size, few_take_most(table.reads_R)
     at = np.unique(np.geomspace(1, num, MOST_POINTS).astype(np.int64))
     points = [(float(n), float(running[n - 1])) for n in at]
     marks = sorted({10**power for power in range(len(str(num))) if 10**power < num})
     across = [*marks, num] if num > 1 else [1, 2]
     if len(across) > 2 and across[-1] < 3 * across[-2]:
         del across[-2]  # two texts would touch
-    told = f"{few:,} of {num:,} sums ({few / num:.1%}) take {ENOUGH:.0%} of the reads of sums."
+    told = f"{few:,} of {num:,} sums ({few / num:.1%}) take {MOST_READS:.0%} of the reads of sums."
     return element(
         "figure",
         element("h3", table.table),
@@ -170,11 +166,6 @@ def _more(left: int) -> Html | None:
     if left <= 0:
         return None
     return element("p", f"{left:,} more tables are not drawn; inspect lists them.", class_="note")
-
-
-def _cut(cut: float | None) -> str:
-    """Return a cut, a dash where that way of rewriting cannot use the sums."""
-    return "-" if cut is None else f"{cut:.1%}"
 
 
 def _short(number: int) -> str:

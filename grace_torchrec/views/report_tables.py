@@ -73,7 +73,7 @@ def verdict_section(summary: PlanSummary) -> Html:
         "Tables",
         element(
             "p",
-            "Reads saved and times are of held-out bags, which the sums were not chosen on. "
+            "Reads saved and times are of held-out bags, with sums that were fitted without them. "
             "A table that would not gain keeps its stock lookup.",
         ),
         shown if buttons else None,

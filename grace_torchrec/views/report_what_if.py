@@ -36,8 +36,9 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
         "the bags that the plan was made from" if found.seen else "bags that the plan has not seen"
     )
     told = (
-        "The sums and verdicts of this plan, with its rows placed anew for each machine, counted on "
-        f"{found.bags:,} bags: {bags}. A plan made for that machine could only be faster."
+        "The sums and verdicts of this plan, with its rows placed anew for each machine: HBM is "
+        "filled to where the slower memory is fastest. Counted on "
+        f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown."
     )
     sizes = [bytes_text(size) for size in found.hbm_bytes]
     betas = [f"{beta:.3g}" for beta in found.betas]

@@ -80,7 +80,7 @@ def test_markdown_is_tables_of_equal_rows(folders):
     shown = run(inspect, folders / "small", "--format", "markdown").stdout
     blocks = [block.splitlines() for block in shown.split("\n\n") if block.startswith("|")]
     assert [len({line.count("|") for line in block}) for block in blocks] == [1, 1, 1]
-    assert [block[0].count("|") for block in blocks] == [9, 15, 3]
+    assert [block[0].count("|") for block in blocks] == [9, 17, 3]
     assert "| :-- | :-- | --: |" in shown
 
 

@@ -25,7 +25,9 @@ def plan_of(spec_of, grouped, two_memories):
     def make(hbm_bytes=30_000, seed=0):
         profile = Profile({"t_item": TableProfile(grouped(seed=seed), ("item",))})
         memory = two_memories(hbm_bytes)
-        return make_plan([spec_of()], profile, memory, PlanOptions(size_limits=(4,)))
+        return make_plan(
+            [spec_of()], profile, memory, PlanOptions(methods=("grace",), size_limits=(4,))
+        )
 
     return make
 
@@ -54,7 +56,7 @@ def test_other_sums_of_the_same_number_are_seen(plan_of):
     plan = plan_of(200_000)
     table = plan.tables[KEY]
     assert table.sums.num_sums > 0
-    code_N = table.sums.clusters.item_code_N
+    code_N = table.sums.code.item_code_N
     grouped, single = np.flatnonzero(code_N >= 0), np.flatnonzero(code_N < 0)
     renamed = np.arange(400)
     renamed[[grouped[0], single[0]]] = renamed[[single[0], grouped[0]]]

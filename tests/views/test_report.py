@@ -9,6 +9,7 @@ import pytest
 
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.errors import GraceError, PlanMismatch
+from grace_torchrec.plans.curve import CurvePoint
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summary import summarise
@@ -128,16 +129,16 @@ def test_one_memory_and_no_tables_make_a_report_too(made):
     assert "has one memory; nothing can move" in page.text
     assert "Leave this model stock on cpu" in page.text
     empty = Plan({}, replace(plan.memory, tiers=(Tier("hbm", 0, 1e9), Tier("host", 0, 1e8))))
-    assert "No table stores sums." in Reader(report_page(empty)).text
+    assert "No table could store sums." in Reader(report_page(empty)).text
 
 
 def test_curves_and_sums_are_told_in_numbers_too():
-    shown = Reader(budget_section([CutCurve("t", [(10, 0.1, 0.2), (20, 0.125, 0.25)])]))
-    assert "20 sums save 25.0% ahead, 12.5% in line." in shown.text
+    shown = Reader(
+        budget_section([CutCurve("t", [CurvePoint(10, 0.1, 0.2), CurvePoint(20, 0.125, 0.25)])])
+    )
+    assert "Up to 20 sums save 25.0% ahead, 12.5% in line." in shown.text
     sums = StoredSums.from_clusters(9, np.array([0, 3, 5]), np.array([3, 7, 1, 2, 8]))
     reads = ReadSums("t", sums, np.array([2, 0, 90, 3, 5]))
-    assert reads.few(0.9) == 1
-    assert reads.few(0.95) == 2
     shown = Reader(sums_section([reads]))
     assert "2 of 5 sums (40.0%) take 95% of the reads of sums." in shown.text
     assert "7 + 1" in shown.text
