@@ -25,6 +25,11 @@ from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
+__all__ = [
+    "LEAST_GAIN", "METHODS", "NONE", "SET_RULES", "Allow", "Candidate", "Choice", "Judged", "Picked",
+    "best_of", "choose", "fit_auto", "fit_auto_budgets", "judge", "pick", "refit",
+]  # fmt: skip
+
 Allow = Literal["in_line", "ahead"]
 LEAST_GAIN = 0.01  # of the rows that the validation bags read
 NONE = "none"

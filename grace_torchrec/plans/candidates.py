@@ -1,13 +1,15 @@
 """Candidates: which sums a table could store, judged by the rows that held-out bags read.
 
-Flow: bags of one table -> fit / validation -> *Shortlist* (the best candidate of each method) ->
-one is picked, by cut or by time -> *Choice*, refitted on all bags -> settling of memories.
-"No sums" is always a candidate.  Derived: the least cut.
+Flow: bags of one table -> fit / validation -> *Choice* (the best candidate of each method, and of
+all) -> settling of memories, where what is taken is refitted on all bags.  "No sums" is always a
+candidate.  Derived: the least cut.
 Shapes: N items, R sums, L ids.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,64 +44,107 @@ class Bags:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """What a table could store, with both fits of it.
+class Refit:
+    """A candidate fitted on all bags.
 
     Attributes:
-        bags: What it was chosen on.
-        method: Grouping method, ``none`` where nothing is stored.
-        parameter: Its parameter as text, empty without one.
-        reason: Why nothing is stored; empty where something is.
-        cuts: Candidate (method and parameter) -> cut on the validation bags, of all that were tried.
-        curve: Cuts of the best methods by budget.
-        held_sums: Sums fitted on the fit bags: held-out figures come from them.
-        sums: Sums refitted on all bags: these are shipped.
-        reads: What the validation bags read with ``held_sums``.
+        ranked: Its sums in order of value.
+        sums: Those that the budget allows: these are shipped.
         counted_share: Share of the bags whose pairs were counted, less than 1 where memory was short.
-        held_ranked: ``held_sums`` in order of value.
-        ranked: ``sums`` in order of value.
     """
 
-    bags: Bags
+    ranked: Ranked
+    sums: StoredSums
+    counted_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Finalist:
+    """The best candidate of one method.
+
+    Attributes:
+        method: Grouping method.
+        parameter: Its parameter as text, empty without one.
+        held_ranked: Its sums fitted on the fit bags, in order of value.
+        held_sums: Those that the budget allows: held-out figures come from them.
+        reads: What the validation bags read with ``held_sums``.
+        fit_again: Fits it on all bags.
+    """
+
     method: str
     parameter: str
-    reason: str
-    cuts: dict[str, float]
-    curve: tuple[CurvePoint, ...]
+    held_ranked: Ranked
     held_sums: StoredSums
-    sums: StoredSums
     reads: RowReads
-    counted_share: float = 1.0
-    held_ranked: Ranked | None = field(default=None, repr=False)
-    ranked: Ranked | None = field(default=None, repr=False)
+    fit_again: Callable[[], Refit]
 
     @property
     def picked(self) -> str:
         """Method and parameter in one text, as in ``cuts``."""
         return name_of(self.method, self.parameter)
 
+    @cached_property
+    def refit(self) -> Refit:
+        """It fitted on all bags, when first asked for."""
+        return self.fit_again()
+
+    def first_held(self, share: float) -> StoredSums:
+        """Return the most valuable sums of the fit bags, at most a share of them."""
+        return _first(self.held_ranked, self.held_sums, share)
+
+    def first(self, share: float) -> StoredSums:
+        """Return the most valuable sums of all bags, at most a share of them."""
+        return _first(self.refit.ranked, self.refit.sums, share)
+
 
 @dataclass(frozen=True, eq=False)
-class Shortlist:
-    """The best candidate of each method that bags can use as they arrive and that gains enough.
+class Choice:
+    """What a table could store.
 
     Attributes:
-        bags: What they were fitted and judged on.
-        finalists: In the order in which methods are tried; empty where nothing is worth storing.
-        reason: Why there are none.
-        cuts: Of all candidates that were tried, those that bags cannot use included.
+        bags: What candidates were fitted and judged on.
+        best: The finalist of the greatest cut, None where nothing is worth storing.
+        finalists: One of each method whose code bags can use as they arrive and that gains enough,
+            in the order in which methods are tried.
+        reason: Why nothing is stored; empty where something is.
+        cuts: Candidate (method and parameter) -> cut on the validation bags, of all that were tried.
         curve: Cuts of the best methods by budget.
-        budget: Most sums.
-        memory_limit_bytes: Most memory that the counts of all pairs may take.
     """
 
     bags: Bags
-    finalists: tuple[Judged, ...]
+    best: Finalist | None
+    finalists: tuple[Finalist, ...]
     reason: str
     cuts: dict[str, float]
     curve: tuple[CurvePoint, ...]
-    budget: int
-    memory_limit_bytes: int
+
+    @property
+    def method(self) -> str:
+        """Method of the best, ``none`` where nothing is stored."""
+        return self.best.method if self.best else "none"
+
+    @property
+    def parameter(self) -> str:
+        """Parameter of the best."""
+        return self.best.parameter if self.best else ""
+
+    @property
+    def held_sums(self) -> StoredSums:
+        """Sums of the best, fitted on the fit bags."""
+        return self.best.held_sums if self.best else StoredSums.none(self.bags.all.num_items)
+
+    @property
+    def sums(self) -> StoredSums:
+        """Sums of the best, fitted on all bags when first asked for."""
+        return self.best.refit.sums if self.best else StoredSums.none(self.bags.all.num_items)
+
+    @property
+    def reads(self) -> RowReads:
+        """What the validation bags read with ``held_sums``."""
+        if self.best:
+            return self.best.reads
+        plain = self.bags.validation
+        return RowReads(plain.counts(), np.zeros(0, np.int64), plain.num_ids)
 
 
 def split_validation(trace: Trace, seed: int = 0, in_order: bool = False) -> Bags:
@@ -123,7 +168,7 @@ def find_sums(
     in_order: bool = False,
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
 ) -> Choice:
-    """Try every candidate on the fit bags, take the greatest cut on validation, refit on all.
+    """Split the bags of a table and judge every candidate, see :func:`judge_all`.
 
     Args:
         trace: Bags of one table; ``num_items`` is the number of its rows.
@@ -132,14 +177,14 @@ def find_sums(
         in_order: See :func:`split_validation`.
         memory_limit_bytes: Most memory that the counts of all pairs may take.
     """
-    shortlist = judge_all(split_validation(trace, seed, in_order), options, memory_limit_bytes)
-    return refitted(shortlist, best_of(shortlist.finalists, options.min_gain))
+    bags = split_validation(trace, seed, in_order)
+    return judge_all(bags, options, memory_limit_bytes)
 
 
 def judge_all(
     bags: Bags, options: PlanOptions, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT
-) -> Shortlist:
-    """Fit every candidate and judge it.
+) -> Choice:
+    """Fit every candidate on the fit bags and judge it on the validation bags.
 
     Args:
         bags: Bags of one table.
@@ -147,100 +192,63 @@ def judge_all(
         memory_limit_bytes: Most memory that the counts of all pairs may take; where they would take
             more, those of fewer bags are counted.
     """
+    refusal = cannot_gain(bags.all, options)
+    if refusal:
+        return no_sums(bags, refusal)
     budget = math.floor(options.budget * bags.all.num_items)
-    empty = Shortlist(bags, (), cannot_gain(bags.all, options), {}, (), budget, memory_limit_bytes)
-    if empty.reason:
-        return empty
     counted = CountedTrace(bags.fit, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
     refusal = too_long(counted, memory_limit_bytes)
     if refusal:
-        return replace(empty, reason=refusal)
+        return no_sums(bags, refusal)
     if len(options.methods) > 1:
         counted.prepare(SET_RULES if "set_merge" in options.methods else ())
     verdicts = judge(counted, bags.validation, budget, options.methods, options.size_limits)
     usable = [one for m, one in verdicts.best.items() if m in options.usable_methods]
-    finalists = tuple(one for one in usable if 0 < one.reads.cut >= options.min_gain)
+    enough = {
+        one: _finalist(one, bags, budget, memory_limit_bytes)
+        for one in usable
+        if 0 < one.reads.cut >= options.min_gain
+    }
+    best = best_of(enough, options.min_gain)
     cut = max((one.reads.cut for one in usable), default=0.0)
     least = f"the least gain is {options.min_gain:.1%}"
-    return replace(
-        empty,
-        finalists=finalists,
-        reason="" if finalists else f"sums cut {cut:.1%} of row reads on held-out bags, {least}",
-        cuts=verdicts.cuts,
-        curve=_curve(verdicts.best, bags.validation, budget),
-    )
-
-
-def refitted(shortlist: Shortlist, picked: Judged | None) -> Choice:
-    """Fit what was picked on all bags.
-
-    Args:
-        shortlist: Where it was picked from.
-        picked: A finalist, None for no sums.
-    """
-    if picked is None:
-        return no_sums(shortlist.bags, shortlist.reason, shortlist.cuts, shortlist.curve)
-    bags = shortlist.bags
-    whole = CountedTrace(
-        bags.all, shortlist.budget, bags.fit.num_bags, shortlist.memory_limit_bytes, thin=True
-    )
-    ranked = picked.candidate.rank(whole, shortlist.budget)
-    share = whole.pairs_share if picked.candidate.method in PAIR_METHODS else 1.0
-    return replace(
-        held(shortlist, picked),
-        sums=ranked.first(shortlist.budget),
-        ranked=ranked,
-        counted_share=share,
-    )
-
-
-def held(shortlist: Shortlist, picked: Judged) -> Choice:
-    """A finalist as it was judged: the sums of the fit bags stand in for those of all bags."""
-    sums = picked.ranked.first(shortlist.budget)
     return Choice(
-        bags=shortlist.bags,
-        method=picked.candidate.method,
-        parameter=picked.candidate.parameter,
-        reason="",
-        cuts=shortlist.cuts,
-        curve=shortlist.curve,
-        held_sums=sums,
-        sums=sums,
-        reads=picked.reads,
-        held_ranked=picked.ranked,
-        ranked=picked.ranked,
+        bags,
+        None if best is None else enough[best],
+        tuple(enough.values()),
+        "" if enough else f"sums cut {cut:.1%} of row reads on held-out bags, {least}",
+        verdicts.cuts,
+        _curve(verdicts.best, bags.validation, budget),
     )
 
 
-def no_sums(
-    bags: Bags,
-    reason: str,
-    cuts: dict[str, float] | None = None,
-    curve: tuple[CurvePoint, ...] = (),
-) -> Choice:
-    """The candidate that stores nothing, and why it was taken."""
-    none = StoredSums.none(bags.all.num_items)
-    reads = count_reads(bags.validation, none)
-    return Choice(bags, "none", "", reason, cuts or {}, curve, none, none, reads)
+def no_sums(bags: Bags, reason: str) -> Choice:
+    """The candidate that stores nothing, and why it was taken without trying others."""
+    return Choice(bags, None, (), reason, {}, ())
 
 
-def trimmed(choice: Choice, share: float) -> Choice:
-    """Keep the first sums of a choice, at most ``share`` of them: the most valuable ones.
+def _finalist(one: Judged, bags: Bags, budget: int, memory_limit_bytes: int) -> Finalist:
+    """Keep what a candidate fitted, and how to fit it again."""
+    candidate = one.candidate
+
+    def fit_again() -> Refit:
+        """Fit on all bags."""
+        whole = CountedTrace(bags.all, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
+        ranked = candidate.rank(whole, budget)
+        share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
+        return Refit(ranked, ranked.first(budget), share)
+
+    held = one.ranked.first(budget)
+    method, parameter = candidate.method, candidate.parameter
+    return Finalist(method, parameter, one.ranked, held, one.reads, fit_again)
+
+
+def _first(ranked: Ranked, sums: StoredSums, share: float) -> StoredSums:
+    """The first sums, at most ``share`` of them: the most valuable ones.
 
     Memory decides how many sums pay; a sum in host memory may cost more than its items in HBM.
     """
-    if share >= 1 or choice.held_ranked is None or choice.ranked is None:
-        return choice
-    held, sums = (
-        ranked.first(int(round(share * whole.num_sums, 6)))
-        for ranked, whole in (
-            (choice.held_ranked, choice.held_sums),
-            (choice.ranked, choice.sums),
-        )
-    )
-    return replace(
-        choice, held_sums=held, sums=sums, reads=count_reads(choice.bags.validation, held)
-    )
+    return sums if share >= 1 else ranked.first(int(round(share * sums.num_sums, 6)))
 
 
 def _curve(best: dict[str, Judged], validation: Trace, budget: int) -> tuple[CurvePoint, ...]:

@@ -1,32 +1,15 @@
-"""Choose: which sums a table could store, by the rows they save or by the time that takes.
+"""Choose: which sums a table could store; the decision for one that has the memories to itself.
 
-Flow: TableSpec + TableProfile + PlanOptions + memory -> *Choice*, for a table that has the memories
-to itself also *TablePlan*.  Plans of whole models go through :mod:`grace_torchrec.plans.make`, where
-the tables share the memories.  Derived: a method is priced as if its table had the memories, or a
-share of HBM, to itself.
+Flow: TableSpec + TableProfile + PlanOptions -> *Choice*; with a memory -> *TablePlan*.  Plans of
+whole models go through :mod:`grace_torchrec.plans.make`, where the tables share the memories.
 """
-
-from dataclasses import replace
 
 import numpy as np
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_sharding.table_reads import DoesNotFit
-from grace_torchrec.grouping.candidates import Judged
-from grace_torchrec.grouping.choose import best_of
-from grace_torchrec.plans.candidates import (
-    Choice,
-    Shortlist,
-    held,
-    judge_all,
-    no_sums,
-    refitted,
-    split_validation,
-)
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.candidates import Choice, judge_all, no_sums, split_validation
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import TablePlan
-from grace_torchrec.plans.pricing import Candidate, place_candidates, price
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import TableProfile
@@ -54,7 +37,7 @@ def choose(
     Raises:
         NoPlan: the table fits in no memory.
     """
-    choice = choose_sums(spec, table_profile, options, seed, in_order, memory)
+    choice = choose_sums(spec, table_profile, options, seed, in_order)
     return settle([spec], [choice], memory, options)[0]
 
 
@@ -64,9 +47,8 @@ def choose_sums(
     options: PlanOptions,
     seed: int = 0,
     in_order: bool = False,
-    memory: MemoryModel | None = None,
 ) -> Choice:
-    """Choose the sums of one table on its validation bags.
+    """Judge the sums that one table could store on its validation bags.
 
     Args:
         spec: The table.
@@ -74,7 +56,6 @@ def choose_sums(
         options: What the caller asked for.
         seed: See :func:`choose`.
         in_order: See :func:`choose`.
-        memory: What the table has to itself, for the objective ``time``; None: by cut.
     """
     if table_profile is None:
         empty = Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
@@ -83,70 +64,7 @@ def choose_sums(
     bags = split_validation(trace, seed, in_order)
     if spec.is_weighted and trace.weights_L is None and trace.num_ids:
         return no_sums(bags, "its bags were recorded without weights")
-    shortlist = judge_all(bags, options)
-    picked = best_of(shortlist.finalists, options.min_gain)
-    if options.objective == "time" and memory is not None and len(shortlist.finalists) > 1:
-        picked = fastest(spec, shortlist, memory, options) or picked
-    return refitted(shortlist, picked)
-
-
-def fastest(
-    spec: TableSpec, shortlist: Shortlist, memory: MemoryModel, options: PlanOptions
-) -> Judged | None:
-    """Return the finalist whose validation bags take the least time; None if none fits.
-
-    Ties go to the one that comes first: the simpler code.
-
-    Args:
-        spec: The table.
-        shortlist: Its finalists.
-        memory: What it has to itself.
-        options: How bags arrive.
-    """
-    seconds = {
-        one.candidate.method: time_of(spec, held(shortlist, one), memory, options)
-        for one in shortlist.finalists
-    }
-    fitting = [one for one in shortlist.finalists if seconds[one.candidate.method] is not None]
-    return min(fitting, key=lambda one: seconds[one.candidate.method] or 0.0, default=None)
-
-
-def time_of(
-    spec: TableSpec, choice: Choice, memory: MemoryModel, options: PlanOptions
-) -> float | None:
-    """Return the modelled seconds of the validation bags with all sums of a choice.
-
-    Args:
-        spec: The table.
-        choice: What it would store.
-        memory: What it has to itself.
-        options: How bags arrive.
-
-    Returns:
-        The time of the slower memory; on a CPU that rewrites in line with the time of rewriting;
-        None where it does not fit.
-    """
-    if memory.hbm is None and options.rewriting == "in_line":
-        sums, reads = choice.held_sums, choice.reads
-        in_line = in_line_on_cpu(
-            spec.num_rows, spec.row_bytes, sums.num_sums, reads.cut, rewrite_ns_of(sums)
-        )
-        return in_line.ours_ns * reads.rows_before * 1e-9
-    candidate = Candidate(spec, choice, "sums", "")
-    try:
-        (placement,) = place_candidates([candidate], memory, "fit")
-    except DoesNotFit:
-        return None
-    return price(candidate, placement, memory).time_s
-
-
-def share_of_hbm(memory: MemoryModel, share: float) -> MemoryModel:
-    """The machine with a share of its HBM, as one of several tables sees it."""
-    tiers = [
-        replace(tier, num_bytes=int(share * tier.num_bytes)) if tier.name == "hbm" else tier
-        for tier in memory.tiers
-    ]
-    return replace(memory, tiers=tuple(tiers))
+    return judge_all(bags, options)
 
 
 def _as_served(trace: Trace, spec: TableSpec) -> Trace:

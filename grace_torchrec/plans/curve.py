@@ -47,12 +47,14 @@ def check_cuts(cuts: Mapping[str, float], where: str) -> None:
             raise GraceError(f"{where}: {name} must be a number in 0..1, got {cut!r}")
 
 
-def check_rising(curve: Sequence[CurvePoint], where: str) -> None:
-    """Refuse points that do not stand in order of budget.
+def check_rising(curve: Sequence[CurvePoint], most_sums: int, where: str) -> None:
+    """Refuse points that do not stand in order of budget, or pass the greatest one.
 
     Raises:
-        GraceError: a budget is below the one before.
+        GraceError: a budget is below the one before, or above ``most_sums``.
     """
     budgets = [point.num_sums for point in curve]
-    if budgets != sorted(budgets):
-        raise GraceError(f"{where}: budgets of the curve must not fall, got {budgets}")
+    if budgets != sorted(budgets) or (budgets and budgets[-1] > most_sums):
+        raise GraceError(
+            f"{where}: budgets of the curve must rise to at most {most_sums:,}, got {budgets}"
+        )

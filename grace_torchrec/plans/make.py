@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError, PlanMismatch
-from grace_torchrec.plans.choose import choose_sums, share_of_hbm
+from grace_torchrec.plans.choose import choose_sums
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.settle import settle
@@ -44,13 +44,10 @@ def make_plan(
     options = options or PlanOptions()
     check_profile_fits(profile, specs)
     choices = []
-    all_bytes = sum(spec.num_rows * spec.row_bytes for spec in specs)
     for spec in specs:
         if progress is not None:
             progress(f"table {spec.key}: choosing sums")
-        alone = share_of_hbm(memory, spec.num_rows * spec.row_bytes / all_bytes)
-        bags = profile.tables.get(spec.name)
-        choices.append(choose_sums(spec, bags, options, seed, in_order, alone))
+        choices.append(choose_sums(spec, profile.tables.get(spec.name), options, seed, in_order))
     if progress is not None:
         progress(f"placing {len(specs)} tables on {memory.machine}")
     tables = settle(specs, choices, memory, options)

@@ -19,6 +19,7 @@ Objective = Literal["time", "cut"]
 Lookup = Literal["auto", "fused", "stock"]
 Rewriting = Literal["in_line", "ahead"]
 BadIds = Literal["raise", "drop", "zero_row"]
+MOST_BUDGET = 1000
 METHOD_CODES: dict[str, type] = {
     "grace": ClusterCode,
     "grace_floor": ClusterCode,
@@ -62,8 +63,10 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         """Check every field once."""
-        if not is_number(self.budget) or not 0 <= self.budget <= 1000:
-            raise GraceError(f"options: budget must be 0..1000 times the rows, got {self.budget!r}")
+        if not is_number(self.budget) or not 0 <= self.budget <= MOST_BUDGET:
+            raise GraceError(
+                f"options: budget must be 0..{MOST_BUDGET} times the rows, got {self.budget!r}"
+            )
         if not is_number(self.min_gain) or not 0 <= self.min_gain < 1:
             raise GraceError(f"options: min_gain must be in 0..1, got {self.min_gain!r}")
         if not isinstance(self.methods, tuple) or any(name not in METHODS for name in self.methods):

@@ -20,7 +20,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.curve import CurvePoint, check_cuts, check_rising
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.numbers import is_count, is_number
-from grace_torchrec.plans.options import METHOD_CODES, PlanOptions
+from grace_torchrec.plans.options import METHOD_CODES, MOST_BUDGET, PlanOptions
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.count_reads import few_take_most
 from grace_torchrec.sums.sets import SetCode
@@ -206,7 +206,7 @@ class TablePlan:
                     f"its sums have a {type(self.sums.code).__name__}"
                 )
         check_cuts(self.cuts, f"{where}: cuts")
-        check_rising(self.curve, where)
+        check_rising(self.curve, MOST_BUDGET * self.spec.num_rows, where)
         reads = self.sum_reads_R
         if reads.dtype != np.int64 or reads.ndim != 1 or reads.size not in (0, self.num_sums):
             raise GraceError(

@@ -14,7 +14,6 @@ from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.grouping import paper_greedy
 from grace_torchrec.modules import freshness
 from grace_torchrec.modules.verify import ROUNDING, verify
-from grace_torchrec.plans.candidates import clusters_of
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import split_bags
@@ -265,7 +264,7 @@ def test_the_swapped_module_reads_what_the_bench_counts(
     told = traffic(split, "grace", 1.0, 0, 256, None)
     limit = int(told["picked"].removeprefix("size_limit="))
     sums = paper_greedy.fit(split.train, num_items, 0, size_limit=limit)
-    offsets, members = clusters_of(sums)
+    offsets, members = sums.code.listed()
     clusters = [members[a:b] for a, b in itertools.pairwise(offsets)]
     stock = collection_of([table_of(num_rows=num_items)])
     for lookup in ("fused", "ahead", "stock"):
