@@ -25,6 +25,7 @@ MOST_JSON_BYTES = 64 << 20  # a plan of 10,000 tables takes 20 MB
 MOST_HEADER_BYTES = 16 << 20
 LENGTH_BYTES = 8
 MOST_DIMENSIONS = 8
+MOST_QUOTED = 300  # letters of an error of a library that are passed on
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8,
@@ -54,7 +55,9 @@ def read_json(file: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise GraceError(f"{file}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise GraceError(f"{file}: not valid JSON ({error}); write the {what} again") from error
+        raise GraceError(
+            f"{file}: not valid JSON ({_said(error)}); write the {what} again"
+        ) from error
     if not isinstance(document, dict):
         raise GraceError(f"{file}: holds no JSON object; write the {what} again")
     return document
@@ -75,8 +78,9 @@ def read_arrays(file: Path, what: str) -> dict[str, npt.NDArray[Any]]:
         _check_header(file, size)
         return load_file(file)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        said = " ".join(str(error).split())
-        raise GraceError(f"{file}: not readable ({said}); write the {what} again") from error
+        raise GraceError(
+            f"{file}: not readable ({_said(error)}); write the {what} again"
+        ) from error
 
 
 def plain_file(file: Path, what: str) -> int:
@@ -92,6 +96,11 @@ def plain_file(file: Path, what: str) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise GraceError(f"{file}: is no plain file; copy the {what} folder with its files")
     return found.st_size
+
+
+def _said(error: Exception) -> str:
+    """What an error says, on one line, without the rest of what it quotes."""
+    return " ".join(str(error).split())[:MOST_QUOTED]
 
 
 def _check_header(file: Path, size: int) -> None:

@@ -30,6 +30,7 @@ from grace_torchrec.plans.parse import (
 )
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import check_texts, names
 from grace_torchrec.plans.versions import OLDEST, SCHEMA
 from grace_torchrec.sums.arrays import code_kind, to_arrays
 
@@ -59,6 +60,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     """
     document, arrays = artifact.read_folder(path, "plan")
     where = f"{path}/plan.json"
+    check_texts(document, where)
     schema = part(document, "schema", int, where)
     if not OLDEST <= schema <= SCHEMA:
         raise GraceError(f"{where}: schema {schema!r}, this version reads {OLDEST} to {SCHEMA}")
@@ -81,9 +83,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             raise GraceError(f"{where}: table {table.spec.key} is there twice; make the plan again")
         tables[table.spec.key] = table
     if arrays:
-        raise GraceError(
-            f"{path}: holds arrays of no table ({', '.join(sorted(arrays))}); make the plan again"
-        )
+        raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
     return Plan(tables, memory, options, part(document, "profile_fingerprint", str, where))
 
 

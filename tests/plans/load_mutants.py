@@ -1,7 +1,8 @@
 """Damage copies of good plan folders in every way that comes to mind, and load each.
 
 Run as a program: ``load_mutants.py SCRATCH COUNT SEED GOOD...``.  Loading may take 256 MiB beyond what
-the process has when it starts; a mutant that takes longer than 30 s ends the process.  Prints how
+the process has when it starts; a mutant that takes 30 s of work, or that
+waits for 300 s, ends the process.  Prints how
 many mutants were refused and how many loaded; what must not happen is an AssertionError.
 """
 
@@ -27,11 +28,12 @@ from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.plan import Plan
 
 DOCUMENT, ARRAYS = "plan.json", "arrays.safetensors"
-MOST_BYTES, MOST_SECONDS = 256 << 20, 30
+MOST_BYTES = 256 << 20
+MOST_CPU_SECONDS, MOST_WAITED_SECONDS = 30, 300  # the machine may be busy
 CHECKSUMS = ("plan_sha256", "arrays_sha256")
 NONSENSE = [
     None, True, False, -1, 0, 1, 2, 0.5, -0.0, 1e308, 1e-320, 2**31, 2**47, 2**53 + 1, 2**63, 2**64,
-    10**300, "", "x", "../../etc/passwd", "/dev/zero", "a\nb", "\x1b[2J", "\ud800", "use",
+    10**300, "", "x", "../../etc/passwd", "/dev/zero", "a\nb", "\x1b[2J", "x" * 100_000, 10**4000, [0] * 50_000, "\ud800", "use",
     "leave stock", "hbm", "host", "clusters", "subsets", "sets", "stock", "ahead", [], {}, [None], [[]],
     {"": 0}, [2**62] * 3,
 ]  # fmt: skip
@@ -129,7 +131,7 @@ def files_changed(folder, rng):
         file.symlink_to(rng.choice(("/dev/zero", "/dev/random", "/proc/self/mem")))
     elif how == "sparse":
         file.write_bytes(good)
-        os.truncate(file, len(good) + rng.choice((1, 4096, 1 << 26)))
+        os.truncate(file, len(good) + rng.choice((1, 4096, 1 << 24)))
 
 
 def text_changed(folder, rng):
@@ -172,7 +174,9 @@ def value_changed(folder, rng):
             elif how == "remove":
                 del where[path[-1]]
             elif isinstance(where, dict):
-                where[rng.choice(("odd", "", "schema", "reason"))] = rng.choice(NONSENSE)
+                where[rng.choice(("odd", "", "schema", "reason", "a\n\x1b[2J", "k" * 9999))] = (
+                    rng.choice(NONSENSE)
+                )
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
     try:
@@ -227,9 +231,21 @@ def arrays_changed(folder, rng):
     if how in ("gone", "renamed"):
         del arrays[name]
     if how in ("renamed", "more"):
-        arrays[rng.choice(("0.odd", "9.members", "", "x", "../0.members", "0.", "00.members"))] = (
-            array
-        )
+        arrays[
+            rng.choice(
+                (
+                    "0.odd",
+                    "9.members",
+                    "",
+                    "x",
+                    "../0.members",
+                    "0.",
+                    "00.members",
+                    "0.\n\x1b[2J",
+                    "n" * 9999,
+                )
+            )
+        ] = array
     save_file(arrays, folder / ARRAYS)
     seal(folder, document)
 
@@ -285,12 +301,14 @@ def state(folder):
 
 def load(folder):
     """Return the plan, or the error with which it was refused."""
-    signal.alarm(MOST_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MOST_CPU_SECONDS)
+    signal.alarm(MOST_WAITED_SECONDS)
     try:
         return Plan.load(folder)
     except GraceError as error:
         return error
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
 
 
@@ -303,7 +321,10 @@ def try_mutant(good, folder, rng, fingerprint):
     plan = load(folder)
     assert state(folder) == before, f"{kind.__name__}: the folder was changed"
     if isinstance(plan, GraceError):
-        assert str(plan).isprintable(), repr(str(plan))  # one line, and no escape for a terminal
+        assert str(plan).isprintable(), repr(str(plan))[
+            :300
+        ]  # one line, and no escape for a terminal
+        assert len(str(plan)) < 3000, str(plan)[:300]
         return f"{kind.__name__}: refused"
     if kind in UNSEALED:
         assert plan_fingerprint(plan) == fingerprint, f"{kind.__name__}: loads as another plan"
@@ -315,6 +336,7 @@ def try_mutant(good, folder, rng, fingerprint):
     if told["schema"] == saved["schema"]:  # else it was brought up to date
         for key in ("tables", "memory", "options", "profile_fingerprint"):
             assert told[key] == saved[key], f"{kind.__name__}: {key} is not what the file says"
+    assert all(text.isprintable() for text in [repr(plan), *map(repr, plan.tables.values())])
     assert plan_fingerprint(Plan.load(again)) == plan_fingerprint(plan)
     shutil.rmtree(again)
     return f"{kind.__name__}: loaded"
