@@ -1,9 +1,9 @@
 """Damage copies of good plan folders in every way that comes to mind, and load each.
 
 Run as a program: ``load_mutants.py SCRATCH COUNT SEED GOOD...``.  Loading may take 256 MiB beyond what
-the process has when it starts; a mutant that takes 30 s of work, or that
-waits for 300 s, ends the process.  Prints how
-many mutants were refused and how many loaded; what must not happen is an AssertionError.
+the process has when it starts; a mutant that takes 30 s of work, or is waited for 300 s, ends the
+process.  Prints how many mutants were refused and how many loaded; what must not happen is an
+AssertionError.
 """
 
 import contextlib
