@@ -19,6 +19,7 @@ from torchrec.modules.embedding_modules import (
 )
 
 from grace_kernels.ops import packed_codes
+from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec, freshness
 from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.lookup import refuse_unreadable
@@ -160,8 +161,15 @@ class StoredTables(EmbeddingBagCollectionInterface):
         return len(rows) * max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
 
     def extra_bytes_of(self, table: str) -> int:
-        """Every byte held beside an original table, as its plan predicts: rows, sets and codes."""
-        number = next(t for t, config in enumerate(self._configs) if config.name == table)
+        """Every byte held beside an original table, as its plan predicts: rows, sets and codes.
+
+        Raises:
+            GraceError: there is no table of this name.
+        """
+        names = [config.name for config in self._configs]
+        if table not in names:
+            raise GraceError(f"collection has no table {table!r}; it has {names}")
+        number = names.index(table)
         held: list[Tensor] = []
         for name, (tier, t) in self._sets.items():
             if t == number:
