@@ -14,10 +14,11 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import cpu, ops, ops_rows
+from grace_kernels.table_rows import FeatureRows
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import ID_TYPES, bags_of
 from grace_torchrec.modules.laid_out import LaidOut
-from grace_torchrec.modules.lookup import AheadLookup, Bags, FusedLookup, Lookup
+from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 if TYPE_CHECKING:
@@ -48,10 +49,7 @@ class DirectLookup:
         for lookup, ahead in zip(owner.lookups, (False, bool(owner.has_ahead)), strict=True):
             if lookup.chosen:
                 features = tables.features(lookup, tuple(range(len(lookup.chosen))))
-                apart = ahead or _rewrites_first(lookup)
-                cpu.warm_up(num_threads, [features], weighted, apart)
-                if apart:
-                    self._rewrite(lookup, _no_bags(len(lookup.chosen), weighted))
+                cpu.warm_up(num_threads, [features], weighted, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles lay their tables out themselves."""
@@ -107,14 +105,10 @@ class DirectLookup:
             if lookup.places == list(range(given.reads.shape[0])):
                 return pooled, given.reads  # picking rows of a tensor takes 10 us
             return pooled, given.reads[lookup.places]
-        served = None if _rewrites_first(lookup) else self._serve(lookup, features)
+        served = self._serve(lookup, features)
         if served is not None:
             return served
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
-        if _rewrites_first(lookup):
-            self._current()  # stale sums are told before bad ids, as the ops do
-            rows = self._rewrite(lookup, bags)
-            return self._look_up_rows(lookup, list(range(len(lookup.chosen))), rows), rows.reads
         return self._look_up(lookup, bags)
 
     def _serve(self, lookup: Lookup, features: KeyedJaggedTensor) -> tuple[Tensor, Any] | None:
@@ -133,7 +127,6 @@ class DirectLookup:
             or features.weights_or_none() is not None
             or features.variable_stride_per_key()
             or features.inverse_indices_or_none() is not None
-            or torch.get_num_threads() > 1
         ):
             return None
         keys, stride = features.keys(), features.stride()
@@ -155,7 +148,7 @@ class DirectLookup:
             ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
             0 if lengths is None else lengths.data_ptr(),
             8 if lengths is None else lengths.element_size(),
-            stride, owner.rewriter.policy, pooled.data_ptr(),
+            stride, owner.rewriter.policy, pooled.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return None if reads is None else (pooled, reads)
 
@@ -182,24 +175,9 @@ class DirectLookup:
                 policy=owner.rewriter.policy, num_threads=torch.get_num_threads(),
             )  # fmt: skip
         except cpu.BadId as bad:
-            labels = [owner.rewriter.labels[f] for f in lookup.chosen]
-            raise ops.bad_id(bad, offsets.numpy(), stride, features, labels) from None
+            label = owner.rewriter.labels[lookup.chosen[bad.feature]]
+            raise ops.bad_id(bad, label) from None
         return pooled, reads
-
-    def _rewrite(self, lookup: Lookup, bags: Bags) -> RewrittenRows:
-        """Rewrite the features of a lookup by the codes of their tables.
-
-        Raises:
-            ValueError: an id is outside its table under RAISE.
-        """
-        ids, offsets, weights, stride, positions = bags
-        rewriter = self._owner.rewriter
-        parts = ops_rows.rewrite_features(
-            ids, offsets, weights, stride, [positions[f] for f in lookup.chosen], lookup.table_of,
-            rewriter.num_rows, rewriter.codes(), rewriter.policy,
-            [rewriter.labels[f] for f in lookup.chosen],
-        )  # fmt: skip
-        return RewrittenRows(*parts, stamp="")
 
     def _look_up_rows(self, lookup: Lookup, places: list[int], given: RewrittenRows) -> Tensor:
         """Return pooled float32 ``[B, sum of D]`` of rewritten features.
@@ -214,8 +192,11 @@ class DirectLookup:
             StaleSums: a table changed since its sums were built.
         """
         tables = self._current()
-        ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
         features = tables.features(lookup, tuple(places))
+        pooled = _pool(features, given)
+        if pooled is not None:
+            return pooled
+        ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
         labels = [self._owner.rewriter.labels[f] for f in lookup.chosen]
         return ops_rows.pool_checked(
             features, given.rows, given.offsets, given.weights, given.given_lengths, labels
@@ -230,16 +211,24 @@ class DirectLookup:
         return found
 
 
-def _rewrites_first(lookup: Lookup) -> bool:
-    """Tell whether a table of a lookup of plain bags has a code that no fused kernel reads."""
-    return isinstance(lookup, FusedLookup) and lookup.rewrites_first
-
-
-def _no_bags(num_features: int, weighted: bool) -> Bags:
-    """A batch of no bags, to compile with."""
-    offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
-    weights = torch.empty(0, dtype=torch.float32, device="cpu") if weighted else None
-    return offsets[:0], offsets, weights, 0, list(range(num_features))
+def _pool(features: FeatureRows, given: RewrittenRows) -> Tensor | None:
+    """Sum rewritten bags of the usual form by one call, or return None: others say what is wrong."""
+    rows, offsets, lengths = given.rows, given.offsets, given.given_lengths
+    if given.weights is not None or lengths.dim() != 2 or not lengths.is_contiguous():
+        return None
+    if not (rows.dtype == offsets.dtype == lengths.dtype == torch.int64):
+        return None
+    if not (_is_vector(rows) and _is_vector(offsets)) or not (rows.is_cpu and lengths.is_cpu):
+        return None
+    num_bags, stride = lengths.numel(), lengths.shape[1]
+    if not num_bags or offsets.numel() != num_bags + 1 or not offsets.is_cpu:
+        return None
+    pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
+    done = features.pool(
+        rows.data_ptr(), rows.numel(), offsets.data_ptr(), lengths.data_ptr(), num_bags, stride,
+        pooled.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return pooled if done else None
 
 
 def _is_vector(tensor: Tensor) -> bool:

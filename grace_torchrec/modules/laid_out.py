@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from grace_kernels import ops
+from grace_kernels.op_inputs import packed_codes, subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules import freshness
 from grace_torchrec.modules.lookup import Lookup, refuse_unreadable
@@ -39,14 +39,16 @@ class LaidOut:
         for plan, weight in zip(owner.table_plans, self._weights, strict=True):
             refuse_unreadable(repr(plan.spec.name), weight)
         codes, hot_rows = rewriter.item_codes(), rewriter.hot_rows()
+        subsets = subset_tables(*rewriter.subsets(), len(codes))
         self._rows = [
             TableRows(
                 weight.detach().numpy(),
                 owner.stored(t, "hbm").detach().numpy(),
                 owner.stored(t, "host").detach().numpy(),
-                ops.packed_codes(codes[t]),
+                packed_codes(codes[t]),
                 hot_rows[t].numpy(),
                 rewriter.num_hbm_sums[t],
+                subsets[t],
             )
             for t, weight in enumerate(self._weights)
         ]

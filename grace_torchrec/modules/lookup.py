@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-import grace_kernels.ops_codes  # registers grace::coded_lookup
 import grace_kernels.ops_rows  # noqa: F401  # registers grace::pooled_rows
-from grace_kernels.table_codes import as_arguments
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules._torchrec import DATA_TYPES
-from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features, tensors_of
+from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.plan import TablePlan
@@ -140,18 +138,9 @@ class Lookup:
 
 
 class FusedLookup(Lookup):
-    """One op rewrites, gathers and sums all its features.
-
-    Attributes:
-        rewrites_first: A table has a code that no fused kernel reads: bags are rewritten, then rows
-            gathered, inside one op.
-    """
+    """One op rewrites, gathers and sums all its features."""
 
     ways = ("fused",)
-
-    def __init__(self, plans: Sequence[TablePlan]) -> None:
-        super().__init__(plans)
-        self.rewrites_first = any(tensors_of(plans[t]) for t in self.table_of)
 
     def __call__(
         self, owner: "GraceEmbeddingBagCollection", bags: Bags, guard: Tensor
@@ -160,18 +149,13 @@ class FusedLookup(Lookup):
         ids, offsets, weights, stride, positions = bags
         rewriter = owner.rewriter
         tables = range(len(self.mean))
-        if self.rewrites_first:
-            codes, *kinds = as_arguments(rewriter.codes())
-            op = torch.ops.grace.coded_lookup
-        else:
-            op, codes, kinds = torch.ops.grace.pooled_lookup, rewriter.item_codes(), []
-        pooled, reads = op(
+        pooled, reads = torch.ops.grace.pooled_lookup(
             ids, offsets, weights, stride, [positions[f] for f in self.chosen], self.table_of,
             [owner.weight(t) for t in tables],
             [owner.stored(t, "hbm") for t in tables],
             [owner.stored(t, "host") for t in tables],
-            self.mean, codes, rewriter.hot_rows(), rewriter.num_hbm_sums, rewriter.policy,
-            [rewriter.labels[f] for f in self.chosen], *kinds, guard,
+            self.mean, rewriter.item_codes(), rewriter.hot_rows(), rewriter.num_hbm_sums,
+            rewriter.policy, [rewriter.labels[f] for f in self.chosen], guard, *rewriter.subsets(),
         )  # fmt: skip
         return pooled, reads
 

@@ -6,7 +6,6 @@ Shapes: F features, B bags of each, N items, R stored rows.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from operator import is_not
 from typing import Any, cast
 
@@ -16,26 +15,13 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-import grace_kernels.ops_codes  # noqa: F401  # registers grace::rewrite_coded_bags
 from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
-from grace_kernels.table_codes import (
-    SetTensors,
-    SubsetTensors,
-    TableCode,
-    as_arguments,
-)
 from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.held import SET_ARRAYS, code_arrays
 from grace_torchrec.plans.plan import TablePlan
-from grace_torchrec.sums.clusters import ClusterCode
-from grace_torchrec.sums.sets import SetCode
-from grace_torchrec.sums.subsets import SubsetCode
 
-_TENSORS_OF: dict[type, type[SubsetTensors] | type[SetTensors]] = {
-    SubsetCode: SubsetTensors,
-    SetCode: SetTensors,
-}
 PART_SUFFIX = {part: "" if part == "plain" else f"__{part}" for part in ops.PARTS}
 
 
@@ -70,13 +56,15 @@ class Rewriter(nn.Module):
         # Stock tables of half rows take half weights; a collection of both types is not weighted.
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
         self.weight_dtype = torch.float16 if all_half else torch.float32
-        self._kinds = [tensors_of(plan) for plan in plans]
         for t, plan in enumerate(plans):
-            for name, array in code_arrays(plan).items():
+            for name, array in code_arrays(plan.sums).items():
                 self._hold(f"{name}_{t}", array)
             self._hold(f"hot_row_{t}", hot_rows(plan))
         self._array_names = list(self._buffers)
         self._code_names = [name for name in self._buffers if not name.startswith("hot_row_")]
+        self._no_code = torch.empty(0, dtype=torch.int32, device="cpu")
+        self._no_parts = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._no_marks = torch.empty(0, dtype=torch.int64, device="cpu")
         self._stamped: tuple[list[Tensor], list[int], str] | None = None
 
     def arrays(self) -> list[Tensor]:
@@ -89,22 +77,28 @@ class Rewriter(nn.Module):
         buffers: Any = self._buffers
         return [buffers[name] for name in self._array_names if name.endswith(f"_{table}")]
 
-    def codes(self) -> list[TableCode]:
-        """Return the code of every table, of any kind (an empty tensor without sums)."""
-        return [self._code(t) for t in range(len(self.num_rows))]
-
     def item_codes(self) -> list[Tensor]:
-        """Return the packed cluster codes of every table (empty without sums or of another kind)."""
-        none = torch.empty(0, dtype=torch.int32, device="cpu")
-        return [code if isinstance(code, Tensor) else none for code in self.codes()]
+        """Return the code of each item, for every table of clusters or subsets (else empty)."""
+        return self._of_every_table("item_code", self._no_code)
+
+    def subsets(self) -> tuple[list[Tensor] | None, list[Tensor] | None]:
+        """Return what splits masks, for every table of subsets: parts and marks; None if no table is."""
+        if not any(name.startswith("subset_part_") for name in self._code_names):
+            return None, None
+        parts = self._of_every_table("subset_part", self._no_parts)
+        return parts, self._of_every_table("subset_mark", self._no_marks)
+
+    def set_codes(self) -> list[list[Tensor]]:
+        """Return the arrays of the code of every table of sets (else none of them)."""
+        buffers: Any = self._buffers
+        return [
+            [buffers[f"{name}_{t}"] for name in SET_ARRAYS if f"{name}_{t}" in buffers]
+            for t in range(len(self.num_rows))
+        ]
 
     def hot_rows(self) -> list[Tensor]:
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
-        return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
-
-    def has_only_clusters(self, tables: Iterable[int]) -> bool:
-        """Tell whether no table of these has a code of another kind than clusters."""
-        return all(self._kinds[t] is None for t in tables)
+        return self._of_every_table("hot_row", self._no_code)
 
     @property
     def stamp(self) -> str:
@@ -123,16 +117,13 @@ class Rewriter(nn.Module):
     def _hash(self, tensors: Sequence[Tensor]) -> str:
         """Hash the codes and what else rows depend on."""
         chosen = [(self.names[f], self.labels[f], self.table_of[f]) for f in self.rewritten]
-        kinds = [kind.__name__ if kind else "" for kind in self._kinds]
-        known = repr((chosen, self.num_rows, self.policy, self.is_weighted, kinds))
-        return fingerprint(known, *(tensor.numpy() for tensor in tensors))
+        known = (chosen, self.num_rows, self.policy, self.is_weighted, self._code_names)
+        return fingerprint(repr(known), *(tensor.numpy() for tensor in tensors))
 
-    def _code(self, table: int) -> TableCode:
-        """Return the code of a table over the present buffers."""
-        kind, buffers = self._kinds[table], cast(dict[str, Tensor], self._buffers)
-        if kind is None:
-            return buffers[f"item_code_{table}"]
-        return kind(**{field.name: buffers[f"{field.name}_{table}"] for field in fields(kind)})
+    def _of_every_table(self, name: str, none: Tensor) -> list[Tensor]:
+        """Return a buffer of every table, ``none`` where a table has none of this name."""
+        buffers = cast(dict[str, Tensor], self._buffers)
+        return [buffers.get(f"{name}_{t}", none) for t in range(len(self.num_rows))]
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles stamp their codes themselves."""
@@ -166,17 +157,11 @@ class Rewriter(nn.Module):
         """
         # The inner collections ask for all their features: those looked up elsewhere are empty.
         others = [f for f in range(len(self.names)) if f not in chosen]
-        tables = [self.table_of[f] for f in chosen]
-        kinds: list[list[int]]
-        if self.has_only_clusters(tables):
-            op, codes, kinds = torch.ops.grace.rewrite_bags, self.item_codes(), []
-        else:
-            codes, *kinds = as_arguments(self.codes())
-            op = torch.ops.grace.rewrite_coded_bags
-        values, lengths, row_weights, bag_lengths, reads = op(
-            ids, offsets, weights, stride, [positions[f] for f in chosen], tables,
-            self.num_rows, codes, self.hot_rows(), self.num_hbm_sums, self.policy,
-            [self.labels[f] for f in chosen], len(others), *kinds, guard,
+        values, lengths, row_weights, bag_lengths, reads = torch.ops.grace.rewrite_bags(
+            ids, offsets, weights, stride, [positions[f] for f in chosen],
+            [self.table_of[f] for f in chosen],
+            self.num_rows, self.item_codes(), self.hot_rows(), self.num_hbm_sums, self.policy,
+            [self.labels[f] for f in chosen], len(others), guard, *self.subsets(),
         )  # fmt: skip
         bags = KeyedJaggedTensor(
             keys=[
@@ -199,29 +184,6 @@ def rewritten_features(plans: Sequence[TablePlan]) -> list[int]:
     """Return the output features that a RewrittenBatch holds: all but those of stock lookups."""
     lookups = [plan.lookup for plan in plans for _ in plan.spec.features]
     return [f for f, lookup in enumerate(lookups) if lookup != "stock"]
-
-
-def code_arrays(plan: TablePlan) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of the code of a table by the names of their tensors.
-
-    Where it stores no sums that is one empty ``item_code``.
-    """
-    if plan.sums is None or not plan.sums.num_sums:
-        return {"item_code": np.zeros(0, np.int32)}
-    code = plan.sums.code
-    if isinstance(code, ClusterCode):
-        return {"item_code": code.item_code_N}
-    arrays = [getattr(code, field.name) for field in fields(code)]
-    if isinstance(code, SubsetCode):
-        arrays[2] = code.stored_W.view(np.int64)  # few operations of torch know unsigned words
-    return dict(zip((f.name for f in fields(_TENSORS_OF[type(code)])), arrays, strict=True))
-
-
-def tensors_of(plan: TablePlan) -> type[SubsetTensors] | type[SetTensors] | None:
-    """Return what holds a table's code as tensors, None for clusters and where nothing is stored."""
-    if plan.sums is None or not plan.sums.num_sums:
-        return None
-    return _TENSORS_OF.get(type(plan.sums.code))
 
 
 def tensor_versions(tensors: Iterable[Tensor]) -> list[int]:

@@ -18,7 +18,7 @@ from torchrec.modules.embedding_modules import (
     EmbeddingBagCollectionInterface,
 )
 
-from grace_kernels.ops import packed_codes
+from grace_kernels.op_inputs import packed_codes
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec, freshness
 from grace_torchrec.modules.fitting import plan_of_each

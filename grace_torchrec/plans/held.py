@@ -1,26 +1,29 @@
 """Held: everything that a served table keeps beside its original rows, and its bytes.
 
-Flow: StoredSums + Placement -> *Extra* in the plan; *stored_sets* in the module, which keeps what is
-counted here.  Three kinds: stored rows; metadata, the arrays that turn ids into stored rows; and
+Flow: StoredSums + Placement -> *Extra* in the plan; *code_arrays*, *stored_sets* in the module, which
+keeps what is counted here.  Three kinds: stored rows; metadata, the arrays that turn ids into stored rows; and
 what is kept in host memory and not read to serve plain lookups there: the sets behind the stored
 rows (they are compared, rebuilt and published from them) and what CPU kernels pack of the codes.
 Shapes: N items, R stored rows of one memory, R1 = R + 1, S items of their sets.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.subset_tables import pack_subsets
 from grace_sharding.placement import Placement
 from grace_torchrec.sums.clusters import ClusterCode
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
 if TYPE_CHECKING:
     from grace_torchrec.plans.plan import TablePlan
 
 Int64s = npt.NDArray[np.int64]
+SET_ARRAYS = ("home_indptr", "set_row", "others_indptr", "others")  # fields of SetCode in order
 INDPTR_BYTES = 8
 PACKED_ITEMS, PACKED_WORD_BYTES = 32, 8  # grace_kernels.packed_codes: a word for so many items
 
@@ -84,6 +87,32 @@ def stored_sets(
     return {tier: (p, i.astype(narrow)) for tier, (p, i) in sets.items() if p.size > 1}
 
 
+def code_arrays(sums: StoredSums | None) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a code that serving keeps, as the kernels read them.
+
+    Args:
+        sums: None, or without sums: one empty ``item_code``.
+
+    Returns:
+        ``item_code``, with subsets also ``subset_part`` and ``subset_mark``; or the arrays of a set
+        code, see ``SET_ARRAYS``.
+    """
+    if sums is None or not sums.num_sums:
+        return {"item_code": np.zeros(0, np.int32)}
+    code = sums.code
+    if isinstance(code, SetCode):
+        arrays = (getattr(code, field.name) for field in fields(code))
+        return dict(zip(SET_ARRAYS, arrays, strict=True))
+    if isinstance(code, ClusterCode):
+        return {"item_code": code.item_code_N}
+    tables = pack_subsets(code.next_E, code.stored_W)
+    return {
+        "item_code": code.item_code_N,
+        "subset_part": tables.next_E,
+        "subset_mark": tables.marks_W,
+    }
+
+
 def _set_bytes(sums: StoredSums, placement: Placement) -> int:
     """Bytes of what :func:`stored_sets` returns."""
     hot = int(placement.hot_items.size)
@@ -95,8 +124,8 @@ def _set_bytes(sums: StoredSums, placement: Placement) -> int:
 
 
 def _packed_bytes(sums: StoredSums) -> int:
-    """Bytes that ``grace_kernels.packed_codes.pack_codes`` takes for a code of clusters."""
-    if not sums.num_sums or not isinstance(sums.code, ClusterCode):
+    """Bytes that ``grace_kernels.packed_codes.pack_codes`` takes; a set code is not packed."""
+    if not sums.num_sums or isinstance(sums.code, SetCode):
         return 0
     code_N = sums.code.item_code_N
     words = -(-code_N.size // PACKED_ITEMS)

@@ -49,13 +49,11 @@ def test_each_way_serves_the_features_of_its_tables(three, plans_of):
         (("fused",) * 3, ["pooled_lookup"], 0),
         (("stock",) * 3, ["rewrite_bags", "join_columns"], 2),
         (("fused", "stock", "stock"), ["pooled_lookup", "rewrite_bags", "join_columns"], 2),
-        (("fused",) * 3, ["coded_lookup"], 0),
-        (("stock",) * 3, ["rewrite_coded_bags", "join_columns"], 2),
     ],
 )
-def test_a_traced_collection_is_a_few_nodes(three, swap_of, lookups, ops, inner_calls):
+@pytest.mark.parametrize("code", ["clusters", "subsets"])
+def test_a_traced_collection_is_a_few_nodes(three, swap_of, lookups, ops, inner_calls, code):
     """One op for all fused tables, one rewriting and one stock collection a memory for others."""
-    code = "subsets" if any("coded" in op for op in ops) else "clusters"
     module = swap_of(three, by_table(*lookups), code=code, **SPLIT)
 
     class Tracer(torch.fx.Tracer):

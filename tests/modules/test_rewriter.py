@@ -10,8 +10,8 @@ import torch
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.rewriter import Rewriter, code_arrays, hot_rows
-from grace_torchrec.plans.held import stored_sets
+from grace_torchrec.modules.rewriter import Rewriter, hot_rows
+from grace_torchrec.plans.held import code_arrays, stored_sets
 from grace_torchrec.plans.table_spec import table_specs
 
 GUARD = torch.empty(0, dtype=torch.int8)
@@ -54,7 +54,7 @@ def test_hot_rows_follow_the_sums_of_their_memory(plan_of):
 
 def test_without_sums_or_hot_rows_there_is_no_array(plan_of):
     for clusters in (None, ()):
-        assert code_arrays(plan_of(clusters=clusters))["item_code"].size == 0
+        assert code_arrays(plan_of(clusters=clusters).sums)["item_code"].size == 0
     assert hot_rows(plan_of()).size == 0
 
 
@@ -160,7 +160,7 @@ CHANGES = {
 @pytest.mark.parametrize("code", ["clusters", "subsets", "sets"])
 def test_the_stamp_follows_every_array_of_the_codes(rewriter_of, code, change):
     lookup = "ahead" if code == "sets" else "fused"
-    names = code_arrays(rewriter_of({}, code=code, lookup=lookup)[1][0])
+    names = code_arrays(rewriter_of({}, code=code, lookup=lookup)[1][0].sums)
     for name in names:
         rewriter, _ = rewriter_of(code=code, lookup=lookup)
         twin, _ = rewriter_of(code=code, lookup=lookup)
