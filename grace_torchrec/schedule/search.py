@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _list_core
+from grace_torchrec.schedule.alike import alike_together
 from grace_torchrec.schedule.held_bytes import HeldBytes, held_bytes
 from grace_torchrec.schedule.issue_order import fewest_waits, with_few_switches
 from grace_torchrec.schedule.op_graph import OpGraph
@@ -84,7 +85,8 @@ def make_schedule(
             for dear in (price, found[0].bound_us * DEAR_WAIT):
                 fewer = problem.search(chain_n, again, steps // 8, streams, dear)
                 found.append(problem.finished(fewer))
-    return _calmest(found, problem.held)
+    best = _calmest(found, problem.held)
+    return best if machine.capacity else alike_together(best, problem.held)
 
 
 def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
