@@ -85,12 +85,9 @@ def _regrouped(
                 ready = ready and issued_n[waits[place]]
             while first < n and issued_n[order_n[first]]:
                 first += 1
-            if not ready or (
-                op != order_n[first]
-                and not fits(
-                    op, order_n, issued_n, left_n, held, budget, read_ptr, read, bytes_n
-                )  # fmt: skip
-            ):
+            if ready and op != order_n[first]:
+                ready = fits(op, order_n, issued_n, left_n, held, budget, read_ptr, read, bytes_n)
+            if not ready:
                 break
             issued_n[op] = True
             found_n[count] = op

@@ -6,7 +6,6 @@ far as needs and memory go.  The host then runs the same code several times in a
 caches like: an embedding, a ReLU and an embedding again cost more than two and one.  Derived.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 

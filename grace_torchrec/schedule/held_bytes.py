@@ -79,7 +79,7 @@ class HeldBytes:
             self.read_ptr, self.read, self.readers_n, self.bytes_n,
             max(self.budget, self.peak(order_n)),
         )  # fmt: skip
-        return found.tolist()
+        return [int(op) for op in found]
 
     def of_groups(self, group_n: Ints) -> tuple[Ints, Ints]:
         """Return what each group takes while it is launched and what it leaves behind.

@@ -85,8 +85,9 @@ def make_schedule(
             for dear in (price, found[0].bound_us * DEAR_WAIT):
                 fewer = problem.search(chain_n, again, steps // 8, streams, dear)
                 found.append(problem.finished(fewer))
-    best = _calmest(found, problem.held)
-    return best if machine.capacity else alike_together(best, problem.held)
+    if machine.capacity:
+        return found[0]
+    return alike_together(_calmest(found, problem.held), problem.held)
 
 
 def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
@@ -100,8 +101,9 @@ def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
         memory = held.over_budget(schedule.order_n)
         return schedule.makespan_us * (1 + events + switches + memory)
 
-    shortest = min(map(strained_us, found))
-    short = [s for s in found if strained_us(s) <= shortest * (1 + WORTH_A_CALM_HOST)]
+    strained = [strained_us(schedule) for schedule in found]
+    enough = min(strained) * (1 + WORTH_A_CALM_HOST)
+    short = [s for s, us in zip(found, strained, strict=True) if us <= enough]
     return min(short, key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us))
 
 
@@ -215,6 +217,11 @@ class _Problem:
         """Whether schedules that start operators as others end are tried too."""
         return bool(self.machine.capacity) and self.machine.wait_us == 0
 
+    @property
+    def _budget(self) -> int:
+        """Bytes that may be held; no limit where blocks decide what starts."""
+        return 0 if self.machine.capacity else self.held.budget
+
     def _run(
         self,
         heads: npt.NDArray[np.int64],
@@ -230,7 +237,7 @@ class _Problem:
             np.ascontiguousarray(keys_Kn[:, heads]), noise,
             np.bincount(group_n, weights=self.stats.times_us), self._demand(heads),
             *self._csr(group_n), streams, self.machine.capacity, self.machine.wait_us,
-            self.pin_n[heads], by_time, wait_price, *self.held.of_groups(group_n), self.held.budget,
+            self.pin_n[heads], by_time, wait_price, *self.held.of_groups(group_n), self._budget,
         )  # fmt: skip
 
     def _demand(self, heads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -260,7 +267,7 @@ class _Problem:
             stream_n = [names[stream] for stream in stream_n]
         waits = fewest_waits(graph.needs, stream_n, found.order_n, machine.streams)
         order = with_few_switches(stream_n, found.order_n, waits, machine.streams)
-        if self.held.over_budget(order):
+        if self._budget and self.held.over_budget(order):
             order = self.held.regrouped(found.order_n, stream_n, waits, machine.streams)
         times = self.stats.times_us
         begin = found.begin_n
