@@ -3,7 +3,7 @@
 Flow: called by the merging cores.  A token is an item or what a merge made of two tokens.
 Tokens of many bags have a bit for every bag as well: counting what two of them share is then a
 word operation for 64 bags.
-Shapes: B bags, W words of 64 bags, D tokens with bits.
+Shapes: B bags, B1 = B + 1, L ids, T tokens, W words of 64 bags, D tokens with bits.
 """
 
 from typing import Any
@@ -143,6 +143,54 @@ def unite(one: Int32s, other: Int32s, out: Int32s) -> int:
         size += 1
         j += 1
     return size
+
+
+@jit
+def replace(
+    offsets_B1: Int64s,
+    tokens_L: Int32s,
+    fill_B: Int64s,
+    bags: Int32s,
+    one: int,
+    other: int,
+    token: int,
+    counts_T: Int32s,
+    touched_T: Int32s,
+) -> int:
+    """Put ``token`` for one or both of two tokens into their bags, count what stands beside it.
+
+    Args:
+        offsets_B1: Start of each bag in ``tokens_L``.
+        tokens_L: The tokens of each bag, in any order.
+        fill_B: End of each bag's tokens.
+        bags: Bags that hold one or both of the two.
+        one: A token.
+        other: Another one.
+        token: The token that takes their place.
+        counts_T: Counters, 0 on entry: how many of the bags hold each token beside the new one.
+        touched_T: Receives the tokens whose counter is not 0.
+
+    Returns:
+        How many tokens were touched.
+    """
+    num_touched = 0
+    for bag in bags:
+        last = fill_B[bag] - 1
+        place, second = np.int64(-1), np.int64(-1)
+        for at in range(offsets_B1[bag], last + 1):
+            found = tokens_L[at]
+            if found in (one, other):
+                second = place
+                place = at
+            else:
+                touched_T[num_touched] = found
+                num_touched += counts_T[found] == 0
+                counts_T[found] += 1
+        tokens_L[place] = token
+        if second >= 0:
+            tokens_L[second] = tokens_L[last]
+            fill_B[bag] = last
+    return num_touched
 
 
 @jit
