@@ -18,7 +18,13 @@ from grace_torchrec.grouping._heap_core import (
     push,
     with_room,
 )
-from grace_torchrec.grouping._token_core import replace, unite
+from grace_torchrec.grouping._token_core import (
+    bits_are_few,
+    count_beside,
+    replace,
+    set_bits,
+    unite,
+)
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -72,6 +78,12 @@ def merge(
     )
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     values_T = np.empty(num_tokens, np.float64)
+    num_bags = offsets_B1.size - 1
+    by_bits = bits_are_few(num_bags, num_items, ranks_L.size)
+    bits_TW = np.zeros((num_tokens if by_bits else 0, num_bags // 64 + 1), np.uint64)
+    if by_bits:
+        for item in range(num_items):
+            set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
     token, free = num_items, bags_L.size
     while heap > 0:
         one, other = pairs[0] >> HALF, pairs[0] & LOWER_HALF
@@ -88,10 +100,17 @@ def merge(
         starts_T[token], ends_T[token] = free, free + length
         sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
         parent_T[one], parent_T[other] = token, token
-        num_touched = replace(
-            offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token, counts_T,
-            touched_T,
-        )  # fmt: skip
+        if by_bits:
+            bits_TW[token] = bits_TW[one] | bits_TW[other]
+            num_touched = count_beside(
+                bits_TW[token], bits_TW, ends_T[:token] - starts_T[:token], sizes_T,
+                max_size - size, least, counts_T, touched_T,
+            )  # fmt: skip
+        else:
+            num_touched = replace(
+                offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token,
+                counts_T, touched_T,
+            )  # fmt: skip
         free += length
         keys, pairs = with_room(keys, pairs, heap, num_touched)
         heap = _push_best(

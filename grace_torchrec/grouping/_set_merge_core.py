@@ -159,10 +159,6 @@ def merge(
         num_touched = replace(
             offsets_B1, tokens_L, fill_B, shared, one, other, token, counts_T, touched_T
         )
-        if size >= max_size:
-            for at in range(num_touched):
-                counts_T[touched_T[at]] = 0
-            continue
         num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
         kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
         keys, pairs = with_room(keys, pairs, heap, kept)
