@@ -6,7 +6,6 @@ ones do, and merging never looks at the others.
 Shapes: B bags, B1 = B + 1, L ids, N items, N1 = N + 1, K partners kept.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ import numpy.typing as npt
 from grace_torchrec.grouping import _partner_core
 from grace_torchrec.grouping._pair_core import bags_of_items
 from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.grouping.threads import counting_threads
 from grace_torchrec.traces.trace import Trace
 
 NUM_PARTNERS = 64
 LEAST_SUPPORT = 2  # a pair that was requested together once is no evidence
-LEAST_IDS_TO_SHARE = 1 << 16  # below, a second thread costs more than it brings
 REPORTS = 16  # of progress
 
 
@@ -121,9 +120,7 @@ def best_partners(
     """
     shape = (bags.num_items, num_partners)
     partners, counts = np.empty(shape, np.int32), np.zeros(shape, np.int32)
-    threads = num_threads or len(os.sched_getaffinity(0))
-    if bags.ranks_L.size < LEAST_IDS_TO_SHARE:
-        threads = 1
+    threads = counting_threads(bags.ranks_L.size, num_threads)
     parts = threads if progress is None else max(threads, REPORTS)
 
     def count(first: int) -> None:
