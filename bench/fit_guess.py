@@ -1,4 +1,4 @@
-"""Fitting the instant guess: measured cuts of each method -> the coefficients of its power law.
+"""Fitting the instant guess: measured cuts of each method -> its coefficients.
 
 Flow: traces -> *measurements* (kept in ``data/guess.json``) -> ridge regression -> coefficients
 of ``grace_torchrec.grouping.guess``, and how well they guess traces they were not fitted on.
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.methods import METHODS
-from grace_torchrec.grouping.guess import MOST_CUT, Properties, features, measure_properties
 from grace_torchrec.grouping.guess import METHODS as GUESSED
+from grace_torchrec.grouping.guess import MOST_CUT, Properties, features, measure_properties
 from grace_torchrec.sums.count_reads import reads_of
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import split_bags
@@ -87,7 +87,8 @@ def fit(measured: list[Measurement]) -> dict[str, tuple[float, ...]]:
     """Return the coefficients of each method: ridge on standardised features, four digits."""
     known = np.array([features(row.properties, row.budget_share) for row in measured])
     mean, spread = known.mean(axis=0), known.std(axis=0)
-    mean[0], spread[0] = 0.0, 1.0  # the constant stays what it is and is not shrunk
+    spread[spread == 0] = 1.0  # what is the same everywhere explains nothing
+    mean[0] = 0.0  # the constant stays what it is and is not shrunk
     scaled = (known - mean) / spread
     shrink = RIDGE * len(measured) * np.eye(spread.size)
     shrink[0, 0] = 0.0
@@ -106,9 +107,7 @@ def without(measured: list[Measurement], trace: str) -> list[Measurement]:
     return [row for row in measured if row.trace != trace]
 
 
-def predicted(
-    coefficients: Mapping[str, tuple[float, ...]], row: Measurement
-) -> dict[str, float]:
+def predicted(coefficients: Mapping[str, tuple[float, ...]], row: Measurement) -> dict[str, float]:
     """Return the cut that coefficients give each method of a measurement."""
     known: npt.NDArray[np.float64] = np.array(features(row.properties, row.budget_share))
     return {

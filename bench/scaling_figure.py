@@ -37,8 +37,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
         result: What the case printed: ``method``, ``sizes``, ``slopes``.
         path: The SVG to write.
     """
-    import matplotlib  # noqa: PLC0415 - optional
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    import matplotlib
+    from matplotlib.figure import Figure
 
     rows = sorted(result["sizes"], key=lambda row: row["ids"])
     ids = [row["ids"] for row in rows]

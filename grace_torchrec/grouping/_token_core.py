@@ -199,7 +199,7 @@ def _put(tokens: Int32s, one: int, other: int, token: int) -> bool:
     """Put a token for one or both of two tokens of a bag; tell whether the bag is one shorter."""
     place = np.int64(-1)
     for at in range(tokens.size):
-        if tokens[at] != one and tokens[at] != other:  # noqa: PLR1714 - not a loop over a tuple
+        if tokens[at] != one and tokens[at] != other:
             continue
         if place >= 0:
             tokens[at] = tokens[tokens.size - 1]

@@ -2,8 +2,8 @@
 
 Flow: trace -> *Properties* -> *Guess*, for a first look; ``choose`` fits and judges instead.
 Source: GRACE, ASPLOS'23, sets its parameters by a small decision tree over three properties of a
-data set.  The tree is not public.  Derived, ours: the properties, and a power law of them for the
-cut of each method, fitted on measured cuts (``python -m bench guess``).
+data set.  The tree is not public.  Derived, ours: the properties, and a logistic regression on them
+for the cut of each method, fitted on measured cuts (``python -m bench guess``).
 """
 
 import math
@@ -20,8 +20,13 @@ from grace_torchrec.traces.trace import Trace
 MOST_CUT = 0.5  # of pairs; sets of more items pass it on no trace that was measured
 DRAWN_PAIRS = 4000
 LEAST_SHARE = 0.5 / DRAWN_PAIRS  # of pairs that recur, where none of those drawn did
-# method -> constant, then the factor of each entry of ``features``
-COEFFICIENTS: Mapping[str, tuple[float, float, float, float, float]] = {}
+# method -> the factor of each entry of ``features``
+COEFFICIENTS: Mapping[str, tuple[float, ...]] = {
+    "grace": (-1.0731, -0.052, -0.3984, 4.0727, 0.8466, 0.2866),
+    "grace_floor": (-0.171, -0.1842, -0.4039, 3.838, 0.9587, 0.295),
+    "subsets": (-0.1271, -0.2728, -0.4101, 4.5663, 0.9477, 0.2315),
+    "set_merge": (0.686, -0.3058, -0.3962, 3.9756, 1.0723, 0.3092),
+}
 METHODS = {"in_line": ("grace", "grace_floor", "subsets")}
 METHODS["ahead"] = (*METHODS["in_line"], "set_merge")
 
@@ -99,13 +104,15 @@ def guess(properties: Properties, budget_share: float, allow: Allow = "in_line")
     return Guess(best, cuts[best], cuts)
 
 
-def features(properties: Properties, budget_share: float) -> tuple[float, float, float, float, float]:
-    """Return what the logit of a cut is a sum of: 1 and the logarithms of all that is known."""
+def features(properties: Properties, budget_share: float) -> tuple[float, ...]:
+    """Return what the logit of a cut is a sum of, each times its coefficient."""
+    recurrence = max(properties.recurrence, LEAST_SHARE)
     return (
         1.0,
         math.log(properties.pooling_factor),
         math.log(properties.requests_per_item),
-        math.log(max(properties.recurrence, LEAST_SHARE)),
+        recurrence,
+        math.log(recurrence),
         math.log2(budget_share),
     )
 

@@ -106,7 +106,15 @@ def _count(layers: Trace, most_N: npt.NDArray[np.int64], threads: int) -> PairCo
         """Count the pairs of some items, at the place where the edges before could end at most."""
         start = ends_N1[first]
         used: int = _pair_core.count_pairs(
-            offsets, ids, indptr_N1, bags_L, first, last, degrees_N, partners[start:], counts[start:]
+            offsets,
+            ids,
+            indptr_N1,
+            bags_L,
+            first,
+            last,
+            degrees_N,
+            partners[start:],
+            counts[start:],
         )
         return used
 
