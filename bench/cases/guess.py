@@ -45,7 +45,7 @@ def judge(measured: list[Measurement]) -> dict[str, Any]:
         (row, predicted(fit(without(measured, row.trace)), row)) for row in measured if row.real
     ]
     for allow, methods in METHODS.items():
-        picked = [max(methods, key=lambda name, cuts=cuts: cuts[name]) for _, cuts in guesses]
+        picked = [max(methods, key=cuts.__getitem__) for _, cuts in guesses]
         best = [max(row.cuts[name] for name in methods) for row, _ in guesses]
         held = [row.cuts[name] for (row, _), name in zip(guesses, picked, strict=True)]
         fixed = [row.cuts[FIXED[allow]] for row, _ in guesses]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
 from grace_torchrec.grouping._heap_core import (
     HALF,
     LOWER_HALF,
@@ -18,13 +19,7 @@ from grace_torchrec.grouping._heap_core import (
     push,
     with_room,
 )
-from grace_torchrec.grouping._token_core import (
-    bits_are_few,
-    count_beside,
-    replace,
-    set_bits,
-    unite,
-)
+from grace_torchrec.grouping._token_core import set_bits, unite
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._beside_core import replace
 from grace_torchrec.grouping._heap_core import (
     HALF,
     LOWER_HALF,
@@ -33,7 +34,6 @@ from grace_torchrec.grouping._token_core import (
     count_shared,
     intersect,
     remove,
-    replace,
     set_bits,
 )
 

@@ -27,8 +27,10 @@ COEFFICIENTS: Mapping[str, tuple[float, ...]] = {
     "subsets": (-0.1271, -0.2728, -0.4101, 4.5663, 0.9477, 0.2315),
     "set_merge": (0.686, -0.3058, -0.3962, 3.9756, 1.0723, 0.3092),
 }
-METHODS = {"in_line": ("grace", "grace_floor", "subsets")}
-METHODS["ahead"] = (*METHODS["in_line"], "set_merge")
+METHODS: Mapping[Allow, tuple[str, ...]] = {
+    "in_line": ("grace", "grace_floor", "subsets"),
+    "ahead": ("grace", "grace_floor", "subsets", "set_merge"),
+}
 
 
 @dataclass(frozen=True)
