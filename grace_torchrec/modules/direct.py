@@ -14,6 +14,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import cpu, ops, ops_rows
+from grace_kernels.table_rows import FeatureRows
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import ID_TYPES, bags_of
 from grace_torchrec.modules.laid_out import LaidOut
@@ -126,7 +127,6 @@ class DirectLookup:
             or features.weights_or_none() is not None
             or features.variable_stride_per_key()
             or features.inverse_indices_or_none() is not None
-            or torch.get_num_threads() > 1
         ):
             return None
         keys, stride = features.keys(), features.stride()
@@ -148,7 +148,7 @@ class DirectLookup:
             ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
             0 if lengths is None else lengths.data_ptr(),
             8 if lengths is None else lengths.element_size(),
-            stride, owner.rewriter.policy, pooled.data_ptr(),
+            stride, owner.rewriter.policy, pooled.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return None if reads is None else (pooled, reads)
 
@@ -192,8 +192,11 @@ class DirectLookup:
             StaleSums: a table changed since its sums were built.
         """
         tables = self._current()
-        ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
         features = tables.features(lookup, tuple(places))
+        pooled = _pool(features, given)
+        if pooled is not None:
+            return pooled
+        ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
         labels = [self._owner.rewriter.labels[f] for f in lookup.chosen]
         return ops_rows.pool_checked(
             features, given.rows, given.offsets, given.weights, given.given_lengths, labels
@@ -206,6 +209,26 @@ class DirectLookup:
             found = self._tables = LaidOut(self._owner)
         found.watch.check()
         return found
+
+
+def _pool(features: FeatureRows, given: RewrittenRows) -> Tensor | None:
+    """Sum rewritten bags of the usual form by one call, or return None: others say what is wrong."""
+    rows, offsets, lengths = given.rows, given.offsets, given.given_lengths
+    if given.weights is not None or lengths.dim() != 2 or not lengths.is_contiguous():
+        return None
+    if not (rows.dtype == offsets.dtype == lengths.dtype == torch.int64):
+        return None
+    if not (_is_vector(rows) and _is_vector(offsets)) or not (rows.is_cpu and lengths.is_cpu):
+        return None
+    num_bags, stride = lengths.numel(), lengths.shape[1]
+    if not num_bags or offsets.numel() != num_bags + 1 or not offsets.is_cpu:
+        return None
+    pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
+    done = features.pool(
+        rows.data_ptr(), rows.numel(), offsets.data_ptr(), lengths.data_ptr(), num_bags, stride,
+        pooled.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return pooled if done else None
 
 
 def _is_vector(tensor: Tensor) -> bool:

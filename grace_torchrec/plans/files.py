@@ -30,6 +30,7 @@ from grace_torchrec.plans.parse import (
 )
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import check_texts, names, quoted
 from grace_torchrec.plans.versions import OLDEST, SCHEMA
 from grace_torchrec.sums.arrays import code_kind, to_arrays
 
@@ -59,9 +60,11 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     """
     document, arrays = artifact.read_folder(path, "plan")
     where = f"{path}/plan.json"
+    check_texts(document, where)
     schema = part(document, "schema", int, where)
     if not OLDEST <= schema <= SCHEMA:
-        raise GraceError(f"{where}: schema {schema!r}, this version reads {OLDEST} to {SCHEMA}")
+        told = quoted(repr(schema))
+        raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
     only(document, KEYS, where)
@@ -81,9 +84,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             raise GraceError(f"{where}: table {table.spec.key} is there twice; make the plan again")
         tables[table.spec.key] = table
     if arrays:
-        raise GraceError(
-            f"{path}: holds arrays of no table ({', '.join(sorted(arrays))}); make the plan again"
-        )
+        raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
     return Plan(tables, memory, options, part(document, "profile_fingerprint", str, where))
 
 

@@ -22,6 +22,7 @@ from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Prediction, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import names, quoted
 from grace_torchrec.plans.versions import (
     SCHEMA,
     options_of_today,
@@ -59,7 +60,7 @@ def only(document: Mapping[str, Any], wanted: Set[str], where: str) -> None:
         GraceError: a key is missing or unknown.
     """
     if document.keys() != wanted:
-        odd = ", ".join(sorted(document.keys() ^ wanted))
+        odd = names(document.keys() ^ wanted)
         raise GraceError(f"{where}: {odd} missing or unknown; make the plan again")
 
 
@@ -198,4 +199,4 @@ def _checked(build: Callable[[], V], where: str) -> V:
     try:
         return build()
     except (ValueError, TypeError, OverflowError) as error:
-        raise GraceError(f"{where}: {error}; make the plan again") from error
+        raise GraceError(f"{where}: {quoted(str(error))}; make the plan again") from error

@@ -6,6 +6,7 @@ Shapes: N items, R stored rows (sums), H hot rows.
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -97,7 +98,7 @@ def _no_reads() -> npt.NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TablePlan:
     """The decision for one table.
 
@@ -138,6 +139,13 @@ class TablePlan:
         self._check_decision()
         self._check_grouping()
         self._check_bytes()
+
+    def __repr__(self) -> str:
+        """What was decided, on one line."""
+        told, stored = self.predicted, ""
+        if self.verdict == "use":
+            stored = f", {self.picked}: {self.num_sums:,} sums, cut {told.cut:.1%}, {self.lookup}"
+        return f"TablePlan({self.spec.key!r}, {self.verdict}{stored}, {told.extra_bytes:,} extra bytes)"
 
     @property
     def num_sums(self) -> int:
@@ -231,7 +239,7 @@ class TablePlan:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Table key -> :class:`TablePlan`, and what it was made for.
 
@@ -259,6 +267,16 @@ class Plan:
                 raise GraceError(
                     f"plan: places {need:,} bytes in {name}, {self.memory.machine} has {room:,}"
                 )
+
+    def __repr__(self) -> str:
+        """Tables, verdicts and memories, on one line; ``inspect`` shows the rest."""
+        verdicts = Counter(table.verdict for table in self.tables.values())
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        extra = sum(table.predicted.extra_bytes for table in self.tables.values())
+        return (
+            f"Plan({len(self.tables)} tables{': ' if counts else ''}{counts}; for "
+            f"{self.memory.machine}; {extra:,} extra bytes)"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan folder whole or not at all.

@@ -21,16 +21,18 @@ from torchrec.fx import symbolic_trace
 
 import grace_torchrec as grace
 from grace_kernels import plain_path
+from grace_kernels import threads as kernel_threads
 
 KEYS = ("a", "b", "c")
 SPLIT = {"num_hbm_sums": 2, "hot_items": (7,)}
 
 
 @pytest.fixture(params=[1, 2], ids=["one-thread", "two-threads"])
-def threads(request):
-    """One thread is served by a call of its own."""
+def threads(request, monkeypatch):
+    """One thread is served by a call of its own; two share batches however small."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
+    monkeypatch.setattr(kernel_threads, "LEAST_BYTES_TO_SHARE", 0)
     yield request.param
     torch.set_num_threads(before)
 
