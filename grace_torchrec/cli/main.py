@@ -27,6 +27,10 @@ class SubCommand:
 
 
 SUB_COMMANDS = {
+    "calibrate": SubCommand(
+        "grace_torchrec.cli.calibrate:calibrate_command",
+        "Measure this machine's memories for plans.",
+    ),
     "demo": SubCommand(
         "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
     ),

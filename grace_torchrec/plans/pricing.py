@@ -5,7 +5,7 @@ joint choice.  Source: GRACE, ASPLOS'23 (memories work at the same time, so a ti
 never a sum).  Derived: an id that is looked up in the code, and a row that is looked up in the map
 of hot rows, each cost one sector; bags rewritten ahead read no code; a software cache in front of
 host memory is taken as the best static one.
-Shapes: N items, R sums, P rows read, G groups of bags.
+Shapes: N items, T items that fit bags ask for, R sums, P rows read, G groups of bags.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ from grace_sharding.variants import GROUPS, RUNGS, Rungs, Variant, climb
 from grace_torchrec.plans.candidates import Bags
 from grace_torchrec.plans.ordering import groups_of, worth_together
 from grace_torchrec.plans.table_spec import TableSpec
-from grace_torchrec.sums.count_reads import RowReads, count_reads, reads_of
 from grace_torchrec.sums.rewrite import RewrittenBags, rewrite
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
@@ -93,75 +92,89 @@ class Way:
     option: int = -1
 
 
-def priced(bags: Bags, sums: StoredSums | None, most_rungs: int = RUNGS) -> Priced:
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """The items that fit bags ask for: of all others no fit bag says anything.
+
+    Attributes:
+        num_items: Rows N of the table.
+        item_T: Their ids, rising.
+        place_N: Their number, T for the others.
+    """
+
+    num_items: int
+    item_T: Ints
+    place_N: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Touched":
+        """List the items of a trace."""
+        item_T = np.flatnonzero(trace.counts())
+        place_N = np.full(trace.num_items, item_T.size, np.int32)
+        place_N[item_T] = np.arange(item_T.size, dtype=np.int32)
+        return cls(trace.num_items, item_T, place_N)
+
+
+def priced(
+    bags: Bags,
+    sums: StoredSums | None,
+    most_rungs: int = RUNGS,
+    touched: Touched | None = None,
+) -> Priced:
     """Count what the bags read with ``sums`` and learn what to expect of each row.
 
     Args:
         bags: Fit bags are counted, validation bags judge.
         sums: Fitted on the fit bags.
         most_rungs: Steps in which rows of one kind may go to HBM, about.
+        touched: Items of the fit bags (default: listed here).
     """
-    fit = _plain_reads(bags.fit) if sums is None else count_reads(bags.fit, sums)
-    rows = _as_read(bags.validation) if sums is None else rewrite(bags.validation, sums)
-    num_items, num_sums = bags.fit.num_items, sums.num_sums if sums else 0
-    reads = reads_of(rows, num_items, num_sums, bags.validation.num_ids)
+    touched = touched or Touched.of(bags.fit)
+    num_sums = sums.num_sums if sums else 0
+    fit_plain_T, fit_sums_R = _counted(_read(bags.fit, sums).rows, touched, num_sums)
+    rows = _read(bags.validation, sums)
+    held_T, held_sums_R = _counted(rows.rows, touched, num_sums)
     group_P = np.repeat(np.arange(rows.offsets_B1.size - 1) % GROUPS, np.diff(rows.offsets_B1))
-    plain_outlook, plain = _plain_rungs(fit, reads, rows, group_P, most_rungs)
-    stored_outlook, stored = Outlook.fit(fit.stored_reads_R, reads.stored_reads_R), Rungs.none()
+    is_plain = rows.rows < touched.num_items
+    outside = touched.num_items - touched.item_T.size
+    missed = int(is_plain.sum() - held_T.sum())
+    plain_outlook = Outlook.fit(fit_plain_T, held_T, (outside, missed))
+    plain = Rungs.of(
+        plain_outlook.expected(fit_plain_T),
+        fit_plain_T,
+        touched.place_N[rows.rows[is_plain]].astype(np.int64),
+        group_P[is_plain],
+        (outside, plain_outlook.unread),
+        most_rungs,
+    )
+    stored_outlook, stored = Outlook.fit(fit_sums_R, held_sums_R), Rungs.none()
     if sums is not None and num_sums:
-        worth_R = stored_outlook.expected(fit.stored_reads_R)
-        is_sum = rows.rows >= num_items
         stored = Rungs.of(
-            worth_together(worth_R, groups_of(sums)),
-            rows.rows[is_sum] - num_items,
-            group_P[is_sum],
+            worth_together(stored_outlook.expected(fit_sums_R), groups_of(sums)),
+            fit_sums_R,
+            rows.rows[~is_plain] - touched.num_items,
+            group_P[~is_plain],
             most=most_rungs,
         )
     lengths_B = np.diff(bags.validation.offsets_B1)
     ids_G = np.bincount(np.arange(lengths_B.size) % GROUPS, lengths_B, GROUPS).astype(np.float64)
-    return Priced(
-        sums,
-        reads.rows_before,
-        reads.rows_after,
-        ids_G,
-        plain,
-        stored,
-        plain_outlook,
-        stored_outlook,
-    )
+    ids, rows_read = bags.validation.num_ids, int(rows.rows.size)
+    return Priced(sums, ids, rows_read, ids_G, plain, stored, plain_outlook, stored_outlook)
 
 
-def _plain_rungs(
-    fit: RowReads, reads: RowReads, rows: RewrittenBags, group_P: Ints, most: int
-) -> tuple[Outlook, Rungs]:
-    """Learn what original rows are worth; those that no fit bag reads are all worth the same."""
-    num_items = fit.plain_reads_N.size
-    read_T = np.flatnonzero(fit.plain_reads_N)
-    held_out_T = reads.plain_reads_N[read_T]
-    outside = num_items - read_T.size
-    missed = int(reads.plain_reads_N.sum() - held_out_T.sum())
-    counted_T = fit.plain_reads_N[read_T]
-    outlook = Outlook.fit(counted_T, held_out_T, (outside, missed))
-    place_N = np.full(num_items, read_T.size, np.int64)
-    place_N[read_T] = np.arange(read_T.size)
-    is_plain = rows.rows < num_items
-    return outlook, Rungs.of(
-        outlook.expected(counted_T),
-        place_N[rows.rows[is_plain]],
-        group_P[is_plain],
-        (outside, outlook.unread),
-        most,
-    )
+def _read(trace: Trace, sums: StoredSums | None) -> RewrittenBags:
+    """The rows that bags read."""
+    if sums is None:
+        return RewrittenBags(trace.offsets_B1, trace.ids_L.astype(np.int64))
+    return rewrite(trace, sums)
 
 
-def _as_read(trace: Trace) -> RewrittenBags:
-    """The bags as they are."""
-    return RewrittenBags(trace.offsets_B1, trace.ids_L.astype(np.int64))
-
-
-def _plain_reads(trace: Trace) -> RowReads:
-    """What bags read without sums."""
-    return RowReads(trace.counts(), np.zeros(0, np.int64), trace.num_ids)
+def _counted(rows_P: Ints, touched: Touched, num_sums: int) -> tuple[Ints, Ints]:
+    """Count the reads of touched items and of sums."""
+    is_plain = rows_P < touched.num_items
+    places = touched.place_N[rows_P[is_plain]]
+    plain_T = np.bincount(places, minlength=touched.item_T.size + 1)[:-1]
+    return plain_T, np.bincount(rows_P[~is_plain] - touched.num_items, minlength=num_sums)
 
 
 def variants_of(

@@ -1,9 +1,10 @@
 """Sharing: one decision over all tables that share the memories, and the placement it leads to.
 
 Flow: offers + memory -> variants -> joint choice on the validation bags -> refit -> *Settled* per
-table, placed by what all bags read.  Derived: HBM is filled to the same byte as on the validation
-bags, where the time was least: with more bags counted the rows in HBM are chosen better, so host
-memory is read no more than was seen, and that is the side on which an error costs little.
+table, placed by what all bags read.  Derived: HBM is filled at least to the byte at which the
+validation bags took the least time, and until host memory is left no larger share of the counted
+reads than then: of the two ways to carry the stop over to more bags the later one, since host
+memory that is read too much costs 1 / beta of what it costs when it is read too little.
 Shapes: N items, R sums.
 """
 
@@ -21,7 +22,7 @@ from grace_sharding.variants import RUNGS, Variant
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.offers import Offer, SumsOption
 from grace_torchrec.plans.ordering import in_order_of
-from grace_torchrec.plans.pricing import Busy, Mode, Priced, Way, priced, variants_of
+from grace_torchrec.plans.pricing import Busy, Mode, Priced, Touched, Way, priced, variants_of
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -73,10 +74,11 @@ def share(
     if not offers:
         return ()
     rungs = max(LEAST_RUNGS, min(RUNGS, ALL_RUNGS // (2 * len(offers))))
-    plain = [priced(offer.bags, None, rungs) for offer in offers]
-    with_sums = [
-        [priced(offer.bags, option.held, rungs) for option in offer.options] for offer in offers
-    ]
+    plain, with_sums = [], []
+    for offer in offers:
+        touched = Touched.of(offer.bags.fit)
+        plain.append(priced(offer.bags, None, rungs, touched))
+        with_sums.append([priced(offer.bags, one.held, rungs, touched) for one in offer.options])
     forced = _forced(offers, memory)
     tables, ways = [], []
     for t, offer in enumerate(offers):
@@ -92,7 +94,7 @@ def share(
         way = ways[t][v]
         source = with_sums[t][way.option] if way.option >= 0 else plain[t]
         taken.append(_Taken(offers[t], way, tables[t][v], source))
-    placed = _placed(taken, plain, best.hbm_bytes, memory, ahead, contested)
+    placed = _placed(taken, plain, best, memory, ahead, contested)
     return tuple(
         Settled(
             one.offer, one.way.mode, one.option, sums, placement, one.source, busy, before, one.note
@@ -125,6 +127,8 @@ def _forced(offers: Sequence[Offer], memory: MemoryModel) -> set[int]:
     Raises:
         NoPlan: a table fits in no memory.
     """
+    if sum(offer.spec.num_rows * offer.spec.row_bytes for offer in offers) <= memory.host.num_bytes:
+        return set()
     sizes = [
         TableReads(offer.spec.key, offer.bags.all.counts(), row_bytes=offer.spec.row_bytes)
         for offer in offers
@@ -166,7 +170,7 @@ def _busy(decision: Decision, memory: MemoryModel) -> list[Busy]:
 def _placed(
     taken: Sequence[_Taken],
     plain: Sequence[Priced],
-    hbm_bytes: int,
+    best: Decision,
     memory: MemoryModel,
     ahead: bool,
     contested: bool,
@@ -176,15 +180,17 @@ def _placed(
     Args:
         taken: What was picked; tables whose sums fit nowhere are changed.
         plain: The tables without sums.
-        hbm_bytes: Bytes of HBM that the validation bags were served best with.
+        best: What served the validation bags best.
         memory: The machine.
         ahead: Bags arrive rewritten.
         contested: Sums and rows compete for HBM.
     """
     made = [_refitted(one, ahead, contested) for one in taken]
     wanted = sum(one.variant.hbm_bytes + float(one.variant.bytes_K.sum()) for one in taken)
-    fill_bytes = None if hbm_bytes >= int(wanted) else hbm_bytes
-    while (placements := _try_place(taken, made, plain, memory, fill_bytes)) is None:
+    fill_bytes = None if best.hbm_bytes >= int(wanted) else best.hbm_bytes
+    while (
+        placements := _try_place(taken, made, plain, memory, fill_bytes, best.slow_share)
+    ) is None:
         pass  # a table has given its sums up
     return [(sums, placement) for (sums, _), placement in zip(made, placements, strict=True)]
 
@@ -195,10 +201,11 @@ def _try_place(
     plain: Sequence[Priced],
     memory: MemoryModel,
     fill_bytes: int | None,
+    slow_share: float,
 ) -> tuple[Placement, ...] | None:
     """Place all tables, or make the table in the way give its sums up and return None."""
     try:
-        return place_tables([table for _, table in made], memory, fill_bytes)
+        return place_tables([table for _, table in made], memory, fill_bytes, slow_share)
     except DoesNotFit as error:  # more sums than on the fit bags
         t = next(t for t, one in enumerate(taken) if one.offer.spec.key == error.table)
         if taken[t].option is None:

@@ -28,6 +28,13 @@ class Units:
     item_U: Ints  # SUMS: the next ``rows_U`` sums of the table; UNREAD: so many rows never read
     rows_U: Ints
     bytes_U1: Ints  # bytes of all units before
+    counted_U: Floats  # bytes read of each unit
+
+    def bytes_for(self, slow_share: float) -> int:
+        """Bytes of the first units that leave no more than a share of what is read to the rest."""
+        left_U1 = self.counted_U.sum() - np.concatenate([np.zeros(1), np.cumsum(self.counted_U)])
+        wanted = slow_share * self.counted_U.sum() * (1 + 1e-9)
+        return int(self.bytes_U1[np.argmax(left_U1 <= wanted)])
 
 
 def reserve_metadata(
@@ -58,7 +65,7 @@ def reserve_metadata(
 
 def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
     """List every item of a table that may have hot rows, and every block of sums."""
-    density, table_of, item_of, rows = [], [], [], []
+    density, table_of, item_of, rows, counted = [], [], [], [], []
     for t, table in enumerate(tables):
         size = table.read_items.size if t in mapped else 0
         unread = table.plain_reads_N.size - size if t in mapped and table.unread_worth > 0 else 0
@@ -68,13 +75,26 @@ def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
         item_of += [np.full(block_rows.size, SUMS), table.read_items[:size], rest + UNREAD]
         rows += [block_rows, np.ones(size, np.int64), rest + unread]
         table_of.append(np.full(block_rows.size + size + rest.size, t, np.int64))
+        read = [blocks_read(table), table.plain_reads_N[table.read_items[:size]], rest]
+        counted.append(np.concatenate(read).astype(np.float64) * table.row_bytes)
     density_U, rows_U = np.concatenate(density), np.concatenate(rows)
     table_U, item_U = np.concatenate(table_of), np.concatenate(item_of)
     order = np.argsort(-density_U, kind="stable")  # stable: blocks of a table stay in order
     row_bytes = np.array([table.row_bytes for table in tables], np.int64)
     bytes_U1 = np.zeros(order.size + 1, np.int64)
     np.cumsum((rows_U * row_bytes[table_U])[order], out=bytes_U1[1:])
-    return Units(density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1)
+    counted_U = np.concatenate(counted)[order]
+    return Units(
+        density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1, counted_U
+    )
+
+
+def blocks_read(table: TableReads) -> Ints:
+    """Reads of each block of sums."""
+    rows_K, _ = table.sum_blocks
+    total_R1 = np.concatenate([[0], np.cumsum(table.sum_reads_R)])
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_K)])
+    return np.asarray(np.diff(total_R1[ends]), np.int64)
 
 
 def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:

@@ -23,7 +23,8 @@ RESAMPLINGS = 48
 BISECTIONS = 24
 WORK = 4_000_000  # rungs that the improvement may sort in all
 ROUNDS = 3  # of the improvement
-LAST_STEPS = 8  # in which the rungs around the best stop are taken
+LAST_STEPS = 8  # in which each rung beside the best stop is taken
+LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,8 @@ class Decision:
     Attributes:
         picked_T: Number of the variant of each table.
         hbm_bytes: Bytes of HBM to fill.
+        slow_share: Share of the fit bags' reads that is then left to host memory, of the rows that
+            could be in either.
         time_s: Mean time of the resampled held-out bags, scaled to all of them.
         hbm_read_T: Bytes that all held-out bags read from HBM, by table.
         host_read_T: The same from host memory.
@@ -40,6 +43,7 @@ class Decision:
 
     picked_T: Ints
     hbm_bytes: int
+    slow_share: float
     time_s: float
     hbm_read_T: Floats
     host_read_T: Floats
@@ -106,6 +110,7 @@ class _Search:
         self.bytes_K = np.concatenate([v.bytes_K for v in self.flat])
         self.worth_K = np.concatenate([v.worth_K for v in self.flat])
         self.reads_K = np.concatenate(reads)
+        self.drawn = [_drawn(v, draws_WG) for v in self.flat]
 
     def priced(self) -> set[tuple[int, ...]]:
         """What all tables pick at the price that fills HBM, for every weight."""
@@ -151,42 +156,19 @@ class _Search:
         fixed = self.fixed_V[variants_T].sum()
         if fixed > self.hbm_bytes or self.host_V[variants_T].sum() > self.host_bytes:
             return Stop(np.inf, 0.0, np.inf)
-        chosen = [self.flat[v] for v in variants_T]
-        worth_K = np.concatenate([v.worth_K for v in chosen])
+        worth_K = np.concatenate([self.flat[v].worth_K for v in variants_T])
         order = np.argsort(-worth_K, kind="stable")
-        bytes_K1 = np.cumsum([fixed, *np.concatenate([v.bytes_K for v in chosen])[order]])
-        reads_WK = self.draws_WG @ np.concatenate([v.rung_read_GK for v in chosen], axis=1)
-        fixed_WG = self.draws_WG @ np.sum([v.hbm_read_G for v in chosen], axis=0)
-        hbm_WK1 = np.cumsum(np.column_stack([fixed_WG, reads_WK[:, order]]), axis=1)
-        host_W = self.draws_WG @ np.sum([v.host_read_G for v in chosen], axis=0)
-        total_W = host_W + hbm_WK1[:, -1]
-        stops = np.append(bytes_K1[bytes_K1 <= self.hbm_bytes], min(self.hbm_bytes, bytes_K1[-1]))
-        time_s, best = self._best(stops, bytes_K1, hbm_WK1, total_W)
-        if exact:
-            around = np.unique(stops[max(0, best - 1) : best + 2])
-            steps = np.interp(
-                np.linspace(0, around.size - 1, LAST_STEPS * around.size),
-                np.arange(around.size),
-                around,
-            )
-            stops = np.append(steps, stops[best])
-            time_s, best = self._best(stops, bytes_K1, hbm_WK1, total_W)
-        taken = int(np.searchsorted(bytes_K1, stops[best], side="left"))
-        worth = worth_K[order[taken - 1]] if taken else np.inf
-        return Stop(time_s + float(self.price_V[variants_T].sum()), float(stops[best]), worth)
-
-    def _best(
-        self, stops: Floats, bytes_K1: Floats, hbm_WK1: Floats, total_W: Floats
-    ) -> tuple[float, int]:
-        """Return the least mean time of the stops, and which one that is."""
-        at = np.clip(np.searchsorted(bytes_K1, stops, side="right") - 1, 0, bytes_K1.size - 1)
-        after = np.minimum(at + 1, bytes_K1.size - 1)
-        part = (stops - bytes_K1[at]) / np.maximum(bytes_K1[after] - bytes_K1[at], 1e-30)
-        hbm_WS = hbm_WK1[:, at] + part * (hbm_WK1[:, after] - hbm_WK1[:, at])
-        host_WS = total_W[:, None] - hbm_WS
-        times_S = np.maximum(hbm_WS / self.hbm_rate, host_WS / self.host_rate).mean(axis=0)
-        best = int(times_S.argmin())
-        return float(times_S[best]), best
+        sizes_K = np.concatenate([self.flat[v].bytes_K for v in variants_T])[order]
+        bytes_K1 = fixed + np.concatenate([np.zeros(1), np.cumsum(sizes_K)])
+        steps = [np.sum([self.drawn[v][0] for v in variants_T], axis=0)[None]]
+        steps.append(np.concatenate([self.drawn[v][1] for v in variants_T])[order])
+        hbm_K1W = np.cumsum(np.concatenate(steps), axis=0)
+        host_W = np.sum([self.drawn[v][2] for v in variants_T], axis=0)
+        curve = _Curve(bytes_K1, hbm_K1W, host_W, self.hbm_rate, self.host_rate)
+        stop_bytes, time_s = curve.best(self.hbm_bytes, exact)
+        taken = int(np.searchsorted(bytes_K1, stop_bytes, side="left"))
+        worth = float(worth_K[order[taken - 1]]) if taken else np.inf
+        return Stop(time_s + float(self.price_V[variants_T].sum()), stop_bytes, worth)
 
     def improved(self, picked_T: Ints, stop: Stop) -> tuple[Ints, Stop]:
         """Try other variants table by table, the busiest tables first."""
@@ -216,16 +198,90 @@ class _Search:
         last = sum(float(v.bytes_K[v.worth_K == stop.worth].sum()) for v in chosen)
         fixed = sum(v.hbm_bytes for v in chosen)
         part = (stop.hbm_bytes - fixed - before) / last if last else 0.0
-        hbm, host = [], []
+        hbm, host, slow, counted = [], [], 0.0, 0.0
         for v in chosen:
             reads_K = v.rung_read_GK.sum(axis=0)
             share_K = (v.worth_K > stop.worth) + part * (v.worth_K == stop.worth)
             moved = float((reads_K * share_K).sum())
+            slow += float((v.counted_K * (1 - share_K)).sum())
+            counted += float(v.counted_K.sum())
             hbm.append(float(v.hbm_read_G.sum()) + moved)
             host.append(float(v.host_read_G.sum() + reads_K.sum()) - moved)
         return Decision(
-            picked_T, int(stop.hbm_bytes + 1e-6), stop.time_s, np.array(hbm), np.array(host)
+            picked_T,
+            int(stop.hbm_bytes + 1e-6),
+            slow / counted if counted else 0.0,
+            stop.time_s,
+            np.array(hbm),
+            np.array(host),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """Reads of resampled bags, by how many rungs are in HBM.
+
+    Attributes:
+        bytes_K1: Bytes of HBM after each rung.
+        hbm_K1W: Bytes read from HBM then.
+        host_W: Bytes read from host memory in any case.
+        hbm_rate: Bytes a second.
+        host_rate: The same of host memory.
+    """
+
+    bytes_K1: Floats
+    hbm_K1W: Floats
+    host_W: Floats
+    hbm_rate: float
+    host_rate: float
+
+    def best(self, most_bytes: int, exact: bool) -> tuple[float, float]:
+        """Return the bytes at which the mean time is least, and that time.
+
+        Filling stops early only where that saves LEAST_STOP_GAIN of the time.
+
+        Args:
+            most_bytes: Bytes of HBM.
+            exact: Look inside the rungs around the best stop too.
+        """
+        whole = int(np.searchsorted(self.bytes_K1, most_bytes, side="right"))
+        last = min(float(most_bytes), float(self.bytes_K1[-1]))
+        times = self._times(self.hbm_K1W[:whole])
+        full_s = float(self._times(self._at(np.array([last])))[0])
+        at = int(times.argmin())
+        stops, times = np.append(self.bytes_K1[:whole], last), np.append(times, full_s)
+        if exact:
+            around = self.bytes_K1[max(0, at - 1) : at + 2]
+            inside = np.linspace(around[0], min(float(around[-1]), last), 2 * LAST_STEPS)
+            stops = np.append(stops, inside)
+            times = np.append(times, self._times(self._at(inside)))
+        best = int(times.argmin())
+        if full_s * (1 - LEAST_STOP_GAIN) <= times[best]:
+            return last, full_s
+        return float(stops[best]), float(times[best])
+
+    def _at(self, stops: Floats) -> Floats:
+        """Bytes read from HBM at any stops, in a straight line inside a rung."""
+        before = np.searchsorted(self.bytes_K1, stops, side="right") - 1
+        after = np.minimum(before + 1, self.bytes_K1.size - 1)
+        width = np.maximum(self.bytes_K1[after] - self.bytes_K1[before], 1e-30)
+        part = ((stops - self.bytes_K1[before]) / width)[:, None]
+        return self.hbm_K1W[before] + part * (self.hbm_K1W[after] - self.hbm_K1W[before])
+
+    def _times(self, hbm_SW: Floats) -> Floats:
+        """Mean time of the resamplings."""
+        total_W = self.host_W + self.hbm_K1W[-1]
+        slower = np.maximum(hbm_SW / self.hbm_rate, (total_W - hbm_SW) / self.host_rate)
+        return np.asarray(slower.mean(axis=1), np.float64)
+
+
+def _drawn(variant: Variant, draws_WG: Floats) -> tuple[Floats, Floats, Floats]:
+    """Resample the reads of a variant: from HBM in any case, of its rungs, from host memory."""
+    return (
+        draws_WG @ variant.hbm_read_G,
+        np.ascontiguousarray((draws_WG @ variant.rung_read_GK).T),
+        draws_WG @ variant.host_read_G,
+    )
 
 
 def _draws() -> Floats:

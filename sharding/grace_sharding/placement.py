@@ -148,7 +148,10 @@ def place(
 
 
 def place_tables(
-    tables: Sequence[TableReads], memory: MemoryModel, fill_bytes: int | None = None
+    tables: Sequence[TableReads],
+    memory: MemoryModel,
+    fill_bytes: int | None = None,
+    slow_share: float = 1.0,
 ) -> tuple[Placement, ...]:
     """Place many tables that share one HBM and one host memory; most-read rows fill HBM first.
 
@@ -157,6 +160,8 @@ def place_tables(
         memory: The machine; with one tier everything is host.
         fill_bytes: Bytes of HBM at which filling stops (default: all of them); what has to be
             there, whole tables and metadata, may pass it.
+        slow_share: Filling goes on past ``fill_bytes`` until no more than this share of the reads
+            is left to host memory, of the rows that may be in either.
 
     Raises:
         DoesNotFit: originals or sums of a table fit in no memory.
@@ -177,10 +182,9 @@ def place_tables(
             in_hbm.add(t)
             left -= table.original_bytes
     code_in_hbm, mapped, left = reserve_metadata(tables, in_hbm, left)
-    left = max(
-        0, left - (hbm_bytes - min(hbm_bytes, fill_bytes)) if fill_bytes is not None else left
-    )
     units = list_units(tables, mapped)
+    if fill_bytes is not None:
+        left = min(left, max(left - (hbm_bytes - fill_bytes), units.bytes_for(slow_share)))
     stock = stock_in_hbm(tables, units, in_hbm, left)
     in_hbm |= stock
     left -= sum(tables[t].original_bytes for t in stock)

@@ -27,21 +27,24 @@ class Rungs:
         worth_K: Expected reads of a row, falling.
         rows_K: Rows of each rung.
         reads_GK: What each group of held-out bags reads of it.
+        counted_K: What the fit bags read of it.
     """
 
     worth_K: Floats
     rows_K: Ints
     reads_GK: Floats
+    counted_K: Floats
 
     @classmethod
     def none(cls) -> "Rungs":
         """No rows of that kind."""
-        return cls(np.zeros(0), np.zeros(0, np.int64), np.zeros((GROUPS, 0)))
+        return cls(np.zeros(0), np.zeros(0, np.int64), np.zeros((GROUPS, 0)), np.zeros(0))
 
     @classmethod
     def of(
         cls,
         worth_R: Floats,
+        counted_R: Ints,
         row_P: Ints,
         group_P: Ints,
         unread: tuple[int, float] = (0, 0.0),
@@ -51,6 +54,7 @@ class Rungs:
 
         Args:
             worth_R: Expected reads of each row.
+            counted_R: Its reads by the fit bags.
             row_P: Row behind each held-out read, R for a row outside ``worth_R``.
             group_P: Group of its bag.
             unread: (how many rows are outside ``worth_R``, expected reads of each).
@@ -67,8 +71,8 @@ class Rungs:
         rung_sorted = np.minimum((steps * (most / 2)).astype(np.int64), most)
         first = np.flatnonzero(np.diff(rung_sorted, prepend=-1))
         rows_K = np.diff(first, append=num_rows)
-        sums = np.add.reduceat(sorted_worth, first) if num_rows else np.zeros(0)
-        worth_K = sums / np.maximum(rows_K, 1)
+        worth_K = np.add.reduceat(sorted_worth, first) / rows_K if num_rows else np.zeros(0)
+        counted_K = np.add.reduceat(counted_R[order], first) if num_rows else np.zeros(0)
         rung_R = np.empty(num_rows + 1, np.int64)
         rung_R[order] = np.repeat(np.arange(rows_K.size), rows_K)
         rung_R[num_rows] = rows_K.size
@@ -80,6 +84,7 @@ class Rungs:
             np.concatenate([worth_K, np.full(parts, each)]),
             np.concatenate([rows_K, spread]).astype(np.int64),
             np.concatenate([reads_GK[:, :-1], tail], axis=1),
+            np.concatenate([counted_K, np.zeros(parts)]),
         )
 
 
@@ -90,10 +95,10 @@ def _grouped(rung_P: Ints, group_P: Ints, num_rungs: int) -> Floats:
     return counts.reshape(GROUPS, num_rungs).astype(np.float64)
 
 
-def _sorted(worth_K: Floats, rows_K: Ints, reads_GK: Floats) -> Rungs:
+def _sorted(worth_K: Floats, rows_K: Ints, reads_GK: Floats, counted_K: Floats) -> Rungs:
     """Rungs in order of falling worth."""
     order = np.argsort(-worth_K, kind="stable")
-    return Rungs(worth_K[order], rows_K[order], reads_GK[:, order])
+    return Rungs(worth_K[order], rows_K[order], reads_GK[:, order], counted_K[order])
 
 
 Originals = Literal["hbm", "host"]
@@ -113,6 +118,7 @@ class Variant:
         worth_K: Expected bytes read per byte of each rung, falling.
         bytes_K: Bytes of each rung.
         rung_read_GK: Bytes that each group reads of a rung, from the memory it is in.
+        counted_K: Bytes that the fit bags read of it.
         price: Share of the time of the first variant of its table that this one must save.
     """
 
@@ -125,12 +131,13 @@ class Variant:
     worth_K: Floats = field(repr=False)
     bytes_K: Floats = field(repr=False)
     rung_read_GK: Floats = field(repr=False)
+    counted_K: Floats = field(repr=False)
     price: float = 0.0
 
 
 def climb(
     rungs: tuple[Rungs, ...], row_bytes: int, read_bytes: int
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Merge kinds of rows of one table into one order.
 
     Args:
@@ -139,12 +146,15 @@ def climb(
         read_bytes: Bytes that a read of it moves.
 
     Returns:
-        worth ``[K]``, bytes ``[K]`` and bytes read ``[G, K]``, as :class:`Variant` has them.
+        worth ``[K]``, bytes ``[K]``, bytes read ``[G, K]`` and bytes counted ``[K]``, as
+        :class:`Variant` has them.
     """
     merged = _sorted(
         np.concatenate([part.worth_K for part in rungs]),
         np.concatenate([part.rows_K for part in rungs]),
         np.concatenate([part.reads_GK for part in rungs], axis=1),
+        np.concatenate([part.counted_K for part in rungs]),
     )
     worth_K = merged.worth_K * (read_bytes / row_bytes)
-    return worth_K, (merged.rows_K * row_bytes).astype(np.float64), merged.reads_GK * read_bytes
+    sizes_K = (merged.rows_K * row_bytes).astype(np.float64)
+    return worth_K, sizes_K, merged.reads_GK * read_bytes, merged.counted_K * read_bytes
