@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_kernels import cpu
+from grace_kernels import threads
 from grace_kernels.cpu import BadId, TableRows, pooled_lookup
 from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 from grace_kernels.subset_tables import pack_subsets
@@ -26,7 +26,7 @@ SUBSETS = pytest.mark.parametrize("subsets", [False, True], ids=["clusters", "su
 def small_batches_are_shared_too():
     """By itself the lookup divides only large batches over its threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+        patch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
         yield
 
 

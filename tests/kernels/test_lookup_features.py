@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_kernels import cpu
+from grace_kernels import cpu, threads
 from grace_kernels._lookup import lookup_span
 from grace_kernels._pool_rows import pool_span
 from grace_kernels.cpu import BadId, FeatureRows, look_up_features, pool_features, rewrite_counted
@@ -62,7 +62,7 @@ def features(cases):
 @pytest.fixture
 def many_threads(monkeypatch):
     """By itself the lookup divides only large batches over its threads."""
-    monkeypatch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+    monkeypatch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
 
 
 def batch_of(offsets_of, lengths, *, weighted=False, low=0, high=NUM_ITEMS, seed=1):
@@ -123,7 +123,7 @@ def test_any_bags_under_any_policy(
     lengths = np.array(rows_of_lengths).T
     batch = batch_of(offsets_of, lengths, weighted=weighted, low=-2, high=NUM_ITEMS + 2, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+        patch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
         out, counted = look_up(features, batch, policy=policy, num_threads=num_threads)
     want, reads = wanted(cases, batch, policy)
     np.testing.assert_array_equal(out, want)

@@ -31,7 +31,7 @@ from grace_kernels._sum_rows import AHEAD
 
 # Columns of the features: twelve of ``Table``, then position in the batch, rows are summed by the
 # function at, bytes from the start of an output row, MEAN pooling.
-TABLE_COLUMNS = 12
+ROW_BYTES, TABLE_COLUMNS = 4, 12
 POSITION, SUM_AT, OUT_BYTES, IS_MEAN, NUM_COLUMNS = 12, 13, 14, 15, 16
 
 
@@ -201,13 +201,13 @@ def span_start(thread: Any, num_threads: Any, offsets: Any, features: Any, strid
     total = np.int64(0)
     for feature in range(features.shape[0]):
         at = features[feature, POSITION] * stride
-        total += (offsets[at + stride] - offsets[at]) * features[feature, 4]
+        total += (offsets[at + stride] - offsets[at]) * features[feature, ROW_BYTES]
     share = total * thread // num_threads
     for feature in range(features.shape[0]):
         at = features[feature, POSITION] * stride
-        size = (offsets[at + stride] - offsets[at]) * features[feature, 4]
+        size = (offsets[at + stride] - offsets[at]) * features[feature, ROW_BYTES]
         if share < size:
-            wanted = offsets[at] + share // features[feature, 4]
+            wanted = offsets[at] + share // features[feature, ROW_BYTES]
             bag = np.searchsorted(offsets[at : at + stride + 1], wanted, side="right") - 1
             return feature * stride + bag
         share -= size

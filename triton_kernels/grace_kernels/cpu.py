@@ -6,17 +6,13 @@ Shapes: L ids, B bags of each feature (the stride), B1 = B + 1, F features, N it
 rows, D embedding dimension.
 """
 
-import contextlib
-import os
-import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from numba.np.ufunc.parallel import threading_layer
 
-from grace_kernels import plain_path
+from grace_kernels import plain_path, threads
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
 from grace_kernels._places import table_of_row_ids
 from grace_kernels._pool_rows import pool_parallel, pool_span
@@ -43,8 +39,6 @@ __all__ = [
     "warm_up",
 ]
 
-# Below so many bytes of rows waking another thread costs more than it brings (derived, 2 cores).
-LEAST_BYTES_TO_SHARE = 1 << 21
 EMPTY_I32 = np.zeros(0, np.int32)
 EMPTY_F32 = np.zeros(0, np.float32)
 EMPTY_I64 = np.zeros(0, np.int64)
@@ -127,27 +121,6 @@ def rewrite_counted(
     return int(asked), rows[:end], offsets, weights
 
 
-_forked: list[bool] = []  # not empty in a child process
-_parallel_lock = threading.Lock()
-
-
-def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
-    """Serialise parallel lookups where numba's threads serve one caller at a time.
-
-    Without OpenMP or TBB numba falls back to a pool that ends the process when two threads of
-    the caller use it at once.
-    """
-    try:
-        safe = threading_layer() != "workqueue"
-    except ValueError:  # not started yet: the first parallel call decides, alone
-        safe = False
-    return contextlib.nullcontext() if safe else _parallel_lock
-
-
-# GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
-os.register_at_fork(after_in_child=lambda: _forked.append(True))
-
-
 def look_up_features(
     features: FeatureRows,
     ids_L: Ids,
@@ -191,11 +164,11 @@ def look_up_features(
             features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
             out_BD.strides[0], reads,
         )  # fmt: skip
-        if _alone(features, offsets, stride, num_threads):
-            bad, feature = lookup_span(0, len(features.tables) * stride, *args)
-        else:
-            with _one_at_a_time():
+        if _is_shared(features, offsets, stride, num_threads):
+            with threads.one_at_a_time():
                 bad, feature = lookup_parallel(num_threads, *args)
+        else:
+            bad, feature = lookup_span(0, len(features.tables) * stride, *args)
     if bad >= 0:
         first = features.positions[feature] * stride
         num_rows = features.tables[feature].rows_ND.shape[0]
@@ -270,11 +243,11 @@ def pool_features(
             features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
             out_BD.ctypes.data, out_BD.strides[0],
         )  # fmt: skip
-        if _alone(features, offsets, stride, num_threads):
-            bad, feature = pool_span(0, len(features.tables) * stride, *args)
-        else:
-            with _one_at_a_time():
+        if _is_shared(features, offsets, stride, num_threads):
+            with threads.one_at_a_time():
                 bad, feature = pool_parallel(num_threads, *args)
+        else:
+            bad, feature = pool_span(0, len(features.tables) * stride, *args)
     if bad >= 0:
         raise BadRow(int(bad), int(row_ids_P[bad]), int(feature))
 
@@ -319,10 +292,7 @@ def warm_up(
     ids, offsets, out = EMPTY_I64, np.zeros(2, np.int64), np.empty((1, 1), np.float32)
     args = (ids, offsets, EMPTY_F32, one.columns(False), 1, RAISE, out.ctypes.data, 4)
     lookup_span(0, 1, *args, np.zeros((1, 2), np.int64))
-    if num_threads > 1 and not _forked:
-        with _one_at_a_time():
-            lookup_parallel(num_threads, *args, np.zeros((1, 2), np.int64))
-    one.serve(out.ctypes.data, 8, 0, offsets.ctypes.data, 2, 0, 8, 1, RAISE, out.ctypes.data)
+    one.warm_up(num_threads, ahead)
     for rows in features:
         if ahead:
             rows.pooling_columns(weighted)
@@ -339,10 +309,9 @@ def _check_out(out_BD: npt.NDArray[np.float32]) -> None:
     assert out_BD.size == 0 or out_BD.strides[1] == 4
 
 
-def _alone(
-    features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, threads: int
+def _is_shared(
+    features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, num_threads: int
 ) -> bool:
-    """Tell whether one thread serves all bags: threads cost more than they bring to small ones."""
-    if threads == 1 or stride * len(features.tables) < 2 * threads or _forked:
-        return True
-    return features.bytes_asked(offsets, stride) < LEAST_BYTES_TO_SHARE
+    """Tell whether several threads serve all bags."""
+    num_bags, num_bytes = stride * len(features.tables), features.bytes_asked(offsets, stride)
+    return threads.is_shared(num_threads, num_bags, num_bytes)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from grace_kernels import cpu
+from grace_kernels.cpu_codes import rewrite_sets
 from grace_kernels.op_inputs import (
     bad_id,
     check_bags,
@@ -46,8 +47,25 @@ def rewrite_features(
     labels: Sequence[str],
     subset_parts: Sequence[Tensor] | None = None,
     subset_marks: Sequence[Tensor] | None = None,
+    set_codes: Sequence[Sequence[Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py.
+    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py, and more codes.
+
+    Args:
+        values: As there, and so the rest.
+        offsets: int64.
+        weights: float32 ``[L]`` or None.
+        stride: Bags B of each feature.
+        positions: Which feature of the input each output feature is.
+        table_of: Table of each output feature.
+        num_rows: Per table: rows N.
+        item_codes: Per table the code of each item, or empty.
+        policy: RAISE, DROP or ZERO_ROW.
+        labels: Per output feature, for messages.
+        subset_parts: Per table, or None.
+        subset_marks: Per table, or None.
+        set_codes: Per table the four arrays of a set code (``cpu_codes.rewrite_sets``), or none of
+            them; such a code is only rewritten ahead.
 
     Returns:
         row_ids int64 ``[P]`` (below N plain, ``N + j`` stored row ``j`` of the feature's table),
@@ -66,10 +84,15 @@ def rewrite_features(
     for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
-            asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy,
-                subsets[t],
-            )  # fmt: skip
+            if set_codes is not None and len(set_codes[t]):
+                asked, rows, new_offsets, new_weights = _rewrite_sets(
+                    ids, bag_offsets, id_weights, set_codes[t], num_rows[t], policy
+                )
+            else:
+                asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
+                    ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy,
+                    subsets[t],
+                )  # fmt: skip
         except cpu.BadId as bad:
             raise bad_id(bad, labels[feature]) from None
         first = feature * stride
@@ -86,6 +109,17 @@ def rewrite_features(
         torch.from_numpy(given),
         torch.from_numpy(reads),
     )
+
+
+def _rewrite_sets(
+    ids: Any, offsets: Any, weights: Any, code: Sequence[Tensor], num_rows: int, policy: int
+) -> Any:
+    """Rewrite with a set code, which must be that of the table."""
+    num_items = code[0].numel() - 1
+    if num_items != num_rows:
+        raise ValueError(f"codes are for {num_items} items, the table has {num_rows} rows")
+    homes, rows, others_at, others = (part.numpy() for part in code)
+    return rewrite_sets(ids, offsets, weights, homes, rows, others_at, others, policy)
 
 
 def _joined(parts: list[Any], dtype: Any) -> Any:
