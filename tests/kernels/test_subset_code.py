@@ -132,11 +132,14 @@ def test_no_bag_reads_more_rows_than_the_best_split_of_each_cluster(bag):
     assert rows.size == fewest(frozenset(bag))
 
 
-def test_bags_in_turn_keep_the_places_of_their_own_items():
-    """A bag is split when the next one has been collected: both hold parts of the same clusters."""
-    sums = random_sums(3, share=0.1)
+def test_bags_in_turn_keep_the_places_of_their_own_items(subsets_of):
+    """A bag is split when the next one has been collected, whose clusters use the same slots."""
     rng = np.random.default_rng(0)
-    bags = [rng.permutation(np.tile(MEMBERS, 2))[: rng.integers(0, 34)].tolist() for _ in range(60)]
+    sums = subsets_of(rng, 900, stored=0.1)
+    clustered = np.flatnonzero(sums.code.item_code_N >= 0)
+    clustered = clustered[np.argsort(sums.code.item_code_N[clustered])]
+    firsts = [rng.permutation(clustered.size - 40)[:4] for _ in range(60)]
+    bags = [clustered[first[:, None] + np.arange(9)].ravel().tolist() for first in firsts]
     both(bags, sums=sums, ids_type=np.int32)
 
 
