@@ -4,7 +4,7 @@ Flow: Choice (or candidates of several methods) -> *Offer*, sums of several size
 settling, which takes one of them or none by time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +13,7 @@ from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
+FEW_SHARES, MANY_TABLES = (1 / 8, 1 / 2, 1.0), 100  # one of many tables matters little
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,13 @@ class Offer:
     cut: float
 
 
-def offer_of(spec: TableSpec, choice: Choice, contested: bool, refused: str = "") -> Offer:
-    """Offer the sums of a choice, where HBM is contested also the first few of them.
+def offer_of(spec: TableSpec, choice: Choice, shares: Sequence[float], refused: str = "") -> Offer:
+    """Offer the sums of a choice, all of them or the first few.
 
     Args:
         spec: The table.
         choice: Its best sums by cut.
-        contested: Sums and rows compete for HBM: only then may fewer sums be faster.
+        shares: Of the sums, see :func:`shares_for`.
         refused: Why its sums are out of the question; mostly empty.
     """
     if refused:
@@ -65,12 +66,24 @@ def offer_of(spec: TableSpec, choice: Choice, contested: bool, refused: str = ""
     if choice.method == "none" or not choice.held_sums.num_sums:
         return Offer(spec, choice.bags, (), choice.reason, 0.0)
     options: dict[int, SumsOption] = {}
-    for share in SHARES if contested else SHARES[-1:]:
+    for share in shares:
         held = _first(choice.held_sums, share)
         if held.num_sums:
             refit = partial(_first, choice.sums, share)
             options[held.num_sums] = SumsOption(choice.method, f"share={share:g}", held, refit)
     return Offer(spec, choice.bags, tuple(options.values()), choice.reason, choice.reads.cut)
+
+
+def shares_for(num_tables: int, contested: bool) -> tuple[float, ...]:
+    """Return the shares of the sums that are worth trying.
+
+    Args:
+        num_tables: Tables that share the memories.
+        contested: Sums and rows compete for HBM: only then may fewer sums be faster.
+    """
+    if not contested:
+        return SHARES[-1:]
+    return FEW_SHARES if num_tables > MANY_TABLES else SHARES
 
 
 def _first(sums: StoredSums, share: float) -> StoredSums:

@@ -13,7 +13,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice
 from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
-from grace_torchrec.plans.offers import offer_of
+from grace_torchrec.plans.offers import offer_of, shares_for
 from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.sharing import Settled, share
 from grace_torchrec.plans.table_spec import TableSpec
@@ -35,10 +35,10 @@ def settle(
         NoPlan: the original tables fit in no memory.
     """
     pairs = list(zip(specs, choices, strict=True))
-    contested = _contested(pairs, memory)
+    shares = shares_for(len(pairs), _contested(pairs, memory))
     refused = [_slow_in_line(*pair, memory, options) for pair in pairs]
     offers = [
-        offer_of(spec, choice, contested, reason)
+        offer_of(spec, choice, shares, reason)
         for (spec, choice), reason in zip(pairs, refused, strict=True)
     ]
     settled = share(offers, memory, options.rewriting == "ahead")

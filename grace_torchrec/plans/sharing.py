@@ -217,8 +217,9 @@ def _refitted(taken: _Taken, ahead: bool) -> tuple[StoredSums | None, TableReads
     whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
     scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
     sums = taken.option.refit() if taken.option is not None else None
-    plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
-    if sums is not None:
+    if sums is None:
+        plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
+    else:
         reads = count_reads(whole, sums)
         sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
         reads = count_reads(whole, sums)  # sets that tie may have changed places
