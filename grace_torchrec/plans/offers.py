@@ -1,18 +1,24 @@
 """Offers: what one table could store, before all tables share the memories.
 
-Flow: Choice (or candidates of several methods) -> *Offer*, sums of several sizes -> pricing ->
-settling, which takes one of them or none by time.
+Flow: finalists of a Choice -> *Offer*, their sums in several sizes -> pricing -> settling, which takes
+one of them or none by time.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from grace_torchrec.plans.candidates import Bags, Choice
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.plans.candidates import Bags, Choice, Finalist
+from grace_torchrec.plans.ordering import one_by_one
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
+SETS = "set_merge"  # the method whose code holds any sets
 FEW_SHARES, MANY_TABLES = (1 / 8, 1 / 2, 1.0), 100  # one of many tables matters little
 
 
@@ -52,26 +58,46 @@ class Offer:
     cut: float
 
 
-def offer_of(spec: TableSpec, choice: Choice, shares: Sequence[float], refused: str = "") -> Offer:
-    """Offer the sums of a choice, all of them or the first few.
+def offer_of(
+    spec: TableSpec,
+    choice: Choice,
+    finalists: Sequence[Finalist],
+    shares: Sequence[float],
+    refused: str = "",
+    by_row: bool = False,
+) -> Offer:
+    """Offer the sums of finalists, all of them or the first few.
 
     Args:
         spec: The table.
-        choice: Its best sums by cut.
+        choice: Its bags, and why there are no sums if so.
+        finalists: Those of its finalists that may be taken.
         shares: Of the sums, see :func:`shares_for`.
-        refused: Why its sums are out of the question; mostly empty.
+        refused: Why there are no finalists after all; mostly empty.
+        by_row: Offer sums of clusters as sets too: each may be in another memory than the others
+            of its cluster, for bags that arrive rewritten.
     """
-    if refused:
-        return Offer(spec, choice.bags, (), refused, 0.0)
-    if choice.method == "none" or not choice.held_sums.num_sums:
-        return Offer(spec, choice.bags, (), choice.reason, 0.0)
-    options: dict[int, SumsOption] = {}
-    for share in shares:
-        held = _first(choice.held_sums, share)
-        if held.num_sums:
-            refit = partial(_first, choice.sums, share)
-            options[held.num_sums] = SumsOption(choice.method, f"share={share:g}", held, refit)
-    return Offer(spec, choice.bags, tuple(options.values()), choice.reason, choice.reads.cut)
+    options: dict[tuple[str, str, int], SumsOption] = {}
+    for one in finalists:
+        for share in shares:
+            held = one.first_held(share)
+            if not held.num_sums:
+                continue
+            size = f" first={share:g}" if share < 1 else ""
+            name, key = f"{one.parameter}{size}".strip(), (one.method, "", held.num_sums)
+            options[key] = SumsOption(one.method, name, held, partial(one.first, share))
+            if by_row and not isinstance(held.code, SetCode):
+                counts_N = choice.bags.all.counts()
+                apart = partial(_apart, partial(one.first, share), counts_N)
+                key, name = (SETS, one.method, held.num_sums), f"from={one.picked}{size}"
+                options[key] = SumsOption(SETS, name, one_by_one(held, counts_N), apart)
+    cut = max((one.reads.cut for one in finalists), default=0.0)
+    return Offer(spec, choice.bags, tuple(options.values()), refused or choice.reason, cut)
+
+
+def _apart(first: Callable[[], StoredSums], counts_N: npt.NDArray[np.int64]) -> StoredSums:
+    """Fit sums of clusters on all bags and let each have its own place."""
+    return one_by_one(first(), counts_N)
 
 
 def shares_for(num_tables: int, contested: bool) -> tuple[float, ...]:
@@ -84,8 +110,3 @@ def shares_for(num_tables: int, contested: bool) -> tuple[float, ...]:
     if not contested:
         return SHARES[-1:]
     return FEW_SHARES if num_tables > MANY_TABLES else SHARES
-
-
-def _first(sums: StoredSums, share: float) -> StoredSums:
-    """The first sums, the most valuable ones, at most ``share`` of them."""
-    return sums.first(int(round(share * sums.num_sums, 6)))

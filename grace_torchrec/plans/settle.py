@@ -11,12 +11,15 @@ import numpy as np
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
-from grace_torchrec.plans.candidates import Choice
-from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
-from grace_torchrec.plans.offers import offer_of, shares_for
-from grace_torchrec.plans.plan import PlanOptions, Prediction, TableLookup, TablePlan
+from grace_torchrec.plans.candidates import Choice, Finalist
+from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.offers import SETS, offer_of, shares_for
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.sharing import Settled, share
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.count_reads import sum_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 
 
@@ -35,13 +38,14 @@ def settle(
         NoPlan: the original tables fit in no memory.
     """
     pairs = list(zip(specs, choices, strict=True))
-    shares = shares_for(len(pairs), _contested(pairs, memory))
-    refused = [_slow_in_line(*pair, memory, options) for pair in pairs]
-    offers = [
-        offer_of(spec, choice, shares, reason)
-        for (spec, choice), reason in zip(pairs, refused, strict=True)
-    ]
-    settled = share(offers, memory, options.rewriting == "ahead")
+    contested = _contested(pairs, memory)
+    shares = shares_for(len(pairs), contested)
+    by_row = contested and SETS in options.usable_methods
+    offers = []
+    for spec, choice in pairs:
+        finalists, refused = _may_be_taken(spec, choice, memory, options)
+        offers.append(offer_of(spec, choice, finalists, shares, refused, by_row))
+    settled = share(offers, memory, options.rewriting == "ahead", contested)
     return tuple(
         _table_plan(one, choice, memory, options)
         for one, choice in zip(settled, choices, strict=True)
@@ -50,9 +54,27 @@ def settle(
 
 def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -> bool:
     """Tell whether sums and rows compete for HBM: only then may fewer sums be faster."""
-    rows = sum((spec.num_rows + choice.sums.num_sums) * spec.row_bytes for spec, choice in pairs)
-    metadata = sum(choice.sums.metadata_bytes for _, choice in pairs)
+    rows = sum(
+        (spec.num_rows + choice.held_sums.num_sums) * spec.row_bytes for spec, choice in pairs
+    )
+    metadata = sum(choice.held_sums.metadata_bytes for _, choice in pairs)
     return memory.hbm is not None and 0 < memory.hbm.num_bytes < rows + metadata
+
+
+def _may_be_taken(
+    spec: TableSpec, choice: Choice, memory: MemoryModel, options: PlanOptions
+) -> tuple[tuple[Finalist, ...], str]:
+    """Return finalists by objective, the fastest where a CPU rewrites, or why there are none."""
+    if choice.best is None:
+        return (), ""
+    finalists = choice.finalists if options.objective == "time" else (choice.best,)
+    if not _rewrites_on_cpu(memory, options):
+        return finalists, ""
+    times = {one: _in_line(spec, one) for one in finalists}
+    fastest = min(finalists, key=lambda one: times[one].ours_ns)
+    if times[fastest].pays:
+        return (fastest,), ""
+    return (), times[fastest].reason
 
 
 def _table_plan(
@@ -65,51 +87,50 @@ def _table_plan(
         placement, sums = _without_hot_rows(placement), None
     elif sums is None:
         sums = StoredSums.none(spec.num_rows)
-    metadata = (sums.metadata_bytes if sums else 0) + placement.hot_map_bytes
-    extra_rows = placement.num_sums + placement.hot_items.size
+    extra = extra_of(sums, placement)
     predicted = Prediction(
         ids=settled.judged.ids,
         rows_read=settled.judged.rows_read,
         cut=settled.judged.cut,
-        extra_rows=extra_rows,
-        extra_bytes=extra_rows * placement.row_bytes + metadata,
-        metadata_bytes=metadata,
+        extra_rows=extra.rows,
+        extra_bytes=extra.bytes,
+        metadata_bytes=extra.metadata_bytes,
+        kept_bytes=extra.kept_bytes,
         hbm_s=settled.busy.hbm_s,
         host_s=settled.busy.host_s,
         stock_s=settled.stock.time_s,
     )
     lookup = _lookup(placement.num_sums if used else 0, options)
-    in_line = _in_line(spec, choice, memory, options) if used else None
+    option = settled.option if used and placement.num_sums else None
+    finalist = next((f for f in choice.finalists if option and f.method == option.method), None)
+    in_line = finalist and _rewrites_on_cpu(memory, options) and _in_line(spec, finalist)
     return TablePlan(
         spec=spec,
         verdict="use" if used else "leave stock",
-        reason=_reason(settled, predicted, choice, memory) if used else _refusal(settled, memory),
-        method=settled.option.method if settled.option is not None and used else "none",
+        reason=_reason(settled, predicted, finalist, memory) if used else _refusal(settled, memory),
+        method=option.method if option else "none",
         sums=sums,
         placement=placement,
         lookup=lookup,
         lookup_reason=in_line.reason if in_line else _lookup_reason(used, lookup, options),
         predicted=predicted,
+        parameter=option.parameter if option else "",
+        cuts=choice.cuts,
+        curve=choice.curve,
+        sum_reads_R=sum_reads(choice.bags.validation, sums),
     )
 
 
-def _in_line(
-    spec: TableSpec, choice: Choice, memory: MemoryModel, options: PlanOptions
-) -> InLine | None:
-    """Price rewriting on a CPU where it is in the way of every id, and nobody insists on it."""
-    if memory.hbm is not None or options.lookup != "auto" or options.rewriting != "in_line":
-        return None
-    if not choice.sums.num_sums:
-        return None
-    return in_line_on_cpu(spec.num_rows, spec.row_bytes, choice.sums.num_sums, choice.reads.cut)
+def _rewrites_on_cpu(memory: MemoryModel, options: PlanOptions) -> bool:
+    """Tell whether rewriting is in the way of every id, on a CPU, and nobody insists on it."""
+    return memory.hbm is None and options.lookup == "auto" and options.rewriting == "in_line"
 
 
-def _slow_in_line(
-    spec: TableSpec, choice: Choice, memory: MemoryModel, options: PlanOptions
-) -> str:
-    """Say why a table is not rewritten in line on this machine, or return an empty text."""
-    in_line = _in_line(spec, choice, memory, options)
-    return "" if in_line is None or in_line.pays else in_line.reason
+def _in_line(spec: TableSpec, one: Finalist) -> InLine:
+    """Price the rewriting of a table's bags on a CPU."""
+    costs = rewrite_ns_of(one.held_sums)
+    num_sums, cut = one.held_sums.num_sums, one.reads.cut
+    return in_line_on_cpu(spec.num_rows, spec.row_bytes, num_sums, cut, costs)
 
 
 def _refusal(settled: Settled, memory: MemoryModel) -> str:
@@ -128,7 +149,9 @@ def _refusal(settled: Settled, memory: MemoryModel) -> str:
     )
 
 
-def _reason(settled: Settled, predicted: Prediction, choice: Choice, memory: MemoryModel) -> str:
+def _reason(
+    settled: Settled, predicted: Prediction, finalist: Finalist | None, memory: MemoryModel
+) -> str:
     """Say what a used table gains by what."""
     if settled.option is not None:
         parts = [f"sums cut {predicted.cut:.1%} of row reads on validation bags"]
@@ -136,8 +159,9 @@ def _reason(settled: Settled, predicted: Prediction, choice: Choice, memory: Mem
         parts = [_refusal(settled, memory)]
     if settled.placement.hot_items.size:
         parts.append(f"its {settled.placement.hot_items.size:,} most read rows are copied to HBM")
-    if choice.counted_share < 1:
-        parts.append(f"pairs were counted on {choice.counted_share:.1%} of the bags")
+    if finalist is not None and finalist.refit.counted_share < 1:
+        share = finalist.refit.counted_share
+        parts.append(f"pairs were counted on {share:.1%} of the bags")
     stored = "; ".join(parts)
     if predicted.time_ratio < 1:
         return f"{stored}: slower alone, all tables together are faster on {memory.machine}"

@@ -24,6 +24,7 @@ from grace_torchrec.plans.offers import Offer, SumsOption
 from grace_torchrec.plans.ordering import in_order_of
 from grace_torchrec.plans.pricing import Busy, Mode, Priced, Touched, Way, priced, variants_of
 from grace_torchrec.sums.count_reads import count_reads
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
 ALL_RUNGS, LEAST_RUNGS = 20_000, 12  # of all tables together; of one kind of row of one table
@@ -56,13 +57,16 @@ class Settled:
     note: str = ""
 
 
-def share(offers: Sequence[Offer], memory: MemoryModel, ahead: bool) -> tuple[Settled, ...]:
+def share(
+    offers: Sequence[Offer], memory: MemoryModel, ahead: bool, contested: bool = True
+) -> tuple[Settled, ...]:
     """Decide over all tables together.
 
     Args:
         offers: The tables.
         memory: The machine they share.
         ahead: Bags arrive rewritten.
+        contested: Sums and rows compete for HBM; where they do not, sets keep the order of the fit.
 
     Raises:
         NoPlan: the original tables fit in no memory.
@@ -90,7 +94,7 @@ def share(offers: Sequence[Offer], memory: MemoryModel, ahead: bool) -> tuple[Se
         way = ways[t][v]
         source = with_sums[t][way.option] if way.option >= 0 else plain[t]
         taken.append(_Taken(offers[t], way, tables[t][v], source))
-    placed = _placed(taken, plain, best, memory, ahead)
+    placed = _placed(taken, plain, best, memory, ahead, contested)
     return tuple(
         Settled(
             one.offer, one.way.mode, one.option, sums, placement, one.source, busy, before, one.note
@@ -169,6 +173,7 @@ def _placed(
     best: Decision,
     memory: MemoryModel,
     ahead: bool,
+    contested: bool,
 ) -> list[tuple[StoredSums | None, Placement]]:
     """Refit what was taken on all bags and place it by what they read.
 
@@ -178,8 +183,9 @@ def _placed(
         best: What served the validation bags best.
         memory: The machine.
         ahead: Bags arrive rewritten.
+        contested: Sums and rows compete for HBM.
     """
-    made = [_refitted(one, ahead) for one in taken]
+    made = [_refitted(one, ahead, contested) for one in taken]
     wanted = sum(one.variant.hbm_bytes + float(one.variant.bytes_K.sum()) for one in taken)
     fill_bytes = None if best.hbm_bytes >= int(wanted) else best.hbm_bytes
     while (
@@ -208,11 +214,11 @@ def _try_place(
         taken[t].note = f"its stored sums need {need} bytes of memory, {have} are left"
         taken[t].way = Way("hot" if taken[t].variant.split else "stock")
         taken[t].source = plain[t]
-        made[t] = _refitted(taken[t], ahead=False)
+        made[t] = _refitted(taken[t], ahead=False, contested=True)
         return None
 
 
-def _refitted(taken: _Taken, ahead: bool) -> tuple[StoredSums | None, TableReads]:
+def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums | None, TableReads]:
     """Fit the sums of one table on all bags, order them, and count what all bags read."""
     whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
     scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
@@ -221,8 +227,9 @@ def _refitted(taken: _Taken, ahead: bool) -> tuple[StoredSums | None, TableReads
         plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
     else:
         reads = count_reads(whole, sums)
-        sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
-        reads = count_reads(whole, sums)  # sets that tie may have changed places
+        if contested or not isinstance(sums.code, SetCode):  # tied sets would read other rows
+            sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
+            reads = count_reads(whole, sums)
         plain_N, sum_reads_R = reads.plain_reads_N, reads.stored_reads_R
     split: Layout = "split" if variant.split else "apart"
     table = TableReads(

@@ -10,7 +10,7 @@ from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.pricing import Busy, priced, variants_of
 from grace_torchrec.sums.count_reads import count_reads
 
-QUICK = PlanOptions(size_limits=(4,))
+QUICK = PlanOptions(methods=("grace",), size_limits=(4,))
 SPLIT = 30_000  # bytes of HBM that hold a part of the table
 ROW, SECTOR = 256, 32
 
