@@ -223,8 +223,9 @@ def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums |
     whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
     scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
     sums = taken.option.refit() if taken.option is not None else None
-    plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
-    if sums is not None:
+    if sums is None:
+        plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
+    else:
         reads = count_reads(whole, sums)
         if contested or not isinstance(sums.code, SetCode):  # tied sets would read other rows
             sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
