@@ -137,3 +137,16 @@ def test_a_table_without_bags_is_left_alone(spec_of):
     offer = Offer(spec_of(), split_validation(empty), (), "no bags", 0.0)
     (settled,) = share([offer], machine(100), ahead=True)
     assert settled.mode == "stock"
+
+
+@pytest.mark.parametrize("seed", [3, 4, 8, 9])
+def test_no_table_stands_in_hbm_twice(spec_of, seed):
+    """Ids drawn apart from each other: a stop that fills HBM by chance would copy every row."""
+    rng = np.random.default_rng(seed)
+    offers = []
+    for name, length in (("t_history", 4), ("t_candidate", 1)):
+        ends, ids = np.arange(0, 800 * length + 1, length), rng.integers(0, 3000, 800 * length)
+        bags = split_validation(Trace(ends, ids, 3000))
+        offers.append(offered(spec_of(name=name, num_rows=3000), bags))
+    settled = share(offers, MemoryModel.named("a40"), ahead=False)
+    assert all(one.placement.hot_items.size < 3000 for one in settled)
