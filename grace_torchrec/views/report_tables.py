@@ -18,7 +18,7 @@ MOST_PARTS = 8  # of a bar; tables that take less time are drawn as one
 
 def time_section(summary: PlanSummary) -> Html:
     """Return how long the held-out bags keep each memory busy, table by table."""
-    stock = summary.stock_s
+    stock = summary.stock_s or 0.0
     longest = max(summary.time_s or 0.0, stock)
     rows = [_tier_row(part, summary, longest) for part in summary.tiers]
     rows.append(
@@ -26,9 +26,7 @@ def time_section(summary: PlanSummary) -> Html:
             "Stock model",
             seconds_text(stock),
             bar([(stock, "stock model")], longest, "stock", "Stock model, slower memory"),
-            "The slower memory of the model as it is."
-            if summary.stock_is_exact
-            else "At least: which of its tables are in which memory is not in the plan.",
+            _stock_line(summary),
         )
     )
     return section(
@@ -111,6 +109,17 @@ def _tier_row(part: TierPart, summary: PlanSummary, longest: float) -> Html:
         ),
         under or "Nothing is read here.",
     )
+
+
+def _stock_line(summary: PlanSummary) -> str:
+    """Say how long the model as it is keeps each memory busy."""
+    busy = [part for part in summary.tiers if part.stock_s]
+    if len(busy) == 1:
+        return f"The model as it is: all reads are of {MEMORY.get(busy[0].tier, busy[0].tier)}."
+    times = [
+        f"{MEMORY.get(part.tier, part.tier)} {seconds_text(part.stock_s or 0)}" for part in busy
+    ]
+    return f"The model as it is: {', '.join(times) or 'nothing is read'}."
 
 
 def _bar_row(what: str, value: str, drawn: Html, under: str) -> Html:
