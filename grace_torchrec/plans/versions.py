@@ -50,8 +50,8 @@ def prediction_of_today(
     if schema == 1:
         kept["kept_bytes"] = extra.kept_bytes
         kept["extra_bytes"] += extra.kept_bytes
-    all_bytes = document["ids"] * memory.read_bytes(row_bytes)
-    return {**kept, **_stock_times(kept.pop("stock_s"), all_bytes, memory)}
+    all_bytes = kept["ids"] * memory.read_bytes(row_bytes)
+    return _stock_times(kept.pop("stock_s"), all_bytes, memory) | kept
 
 
 def _stock_times(stock_s: float, all_bytes: int, memory: MemoryModel) -> dict[str, float]:

@@ -113,13 +113,12 @@ def _tier_row(part: TierPart, summary: PlanSummary, longest: float) -> Html:
 
 def _stock_line(summary: PlanSummary) -> str:
     """Say how long the model as it is keeps each memory busy."""
-    busy = [part for part in summary.tiers if part.stock_s]
+    names = {"hbm": "HBM", "host": "host memory"}
+    busy = [(names.get(p.tier, p.tier), p.stock_s) for p in summary.tiers if p.stock_s]
     if len(busy) == 1:
-        return f"The model as it is: all reads are of {MEMORY.get(busy[0].tier, busy[0].tier)}."
-    times = [
-        f"{MEMORY.get(part.tier, part.tier)} {seconds_text(part.stock_s or 0)}" for part in busy
-    ]
-    return f"The model as it is: {', '.join(times) or 'nothing is read'}."
+        return f"The model as it is, all of it read from {busy[0][0]}."
+    times = ", ".join(f"{name} {seconds_text(time_s)}" for name, time_s in busy)
+    return f"The model as it is: {times or 'nothing is read'}."
 
 
 def _bar_row(what: str, value: str, drawn: Html, under: str) -> Html:
