@@ -161,7 +161,9 @@ def _tiles(summary: PlanSummary, verdicts: str) -> list[tuple[str, str, str]]:
     """Return (what, figure, beside it) of each tile."""
     extra = sum(table.extra_bytes or 0 for table in summary.tables)
     tables = sum((t.num_rows or 0) * (t.row_bytes or 0) for t in summary.tables)
-    more = f"{extra / tables:.1%} on top of {bytes_text(tables)} of tables" if tables else "no tables"
+    more = (
+        f"{extra / tables:.1%} on top of {bytes_text(tables)} of tables" if tables else "no tables"
+    )
     slower = max(summary.tiers, key=lambda part: part.time_s or 0.0)
     return [
         (
