@@ -11,7 +11,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 
 import grace_torchrec as grace
 
-ROWS, DIM = 600, 16
+ROWS, DIM = 600, 64
 
 
 def model_of() -> torch.nn.Module:
