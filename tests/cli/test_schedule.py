@@ -115,6 +115,7 @@ def test_wrong_models_are_refused(module, name, what):
         (simulate_command, ("bst", "--rate", "400")),
         (simulate_command, ("bst", "--open", "pulse", "--rate", "0")),
         (simulate_command, ("bst", "--calibration", "none")),
+        (simulate_command, ("bst", "--rate", "400")),
     ],
 )
 def test_wrong_calls_are_refused(command, args):
