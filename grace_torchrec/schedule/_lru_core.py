@@ -2,7 +2,7 @@
 """Hot loops of the row cache: give every asked row a slot, then read the slots.
 
 Flow: ids -> *populate* (hits are renewed, misses take the least recently used slot) -> slots ->
-*read*; *count_hits* gives slots only.  Slots are linked by their last use: ``link_C2`` holds the
+*read*; *find* gives slots only.  Slots are linked by their last use: ``link_C2`` holds the
 slot used next before and next after each, entry C is the end of the list.  Arrays over slots have
 C + 1 entries, so that two look-ups at once may spoil rows but never touch memory outside.
 Shapes: L ids, N rows, C slots, D dimension.
@@ -78,8 +78,7 @@ def read(slots_L, cached_CD, out_LD):
 
 
 @jit
-def count_hits(ids_L, slot_of_N, row_of_C, link_C2, hits_N):
-    """Request each id in turn; add its hits."""
-    for row in ids_L:
-        _, hit = _take(row, slot_of_N, row_of_C, link_C2)
-        hits_N[row] += hit
+def find(ids_L, slot_of_N, row_of_C, link_C2, found_L):
+    """Request each id in turn; tell which were there."""
+    for place in range(ids_L.size):
+        _, found_L[place] = _take(ids_L[place], slot_of_N, row_of_C, link_C2)

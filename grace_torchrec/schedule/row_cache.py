@@ -92,28 +92,26 @@ class CachedRows(nn.Module):
         return torch.from_numpy(out_LD)
 
 
-def lru_hits(
+def lru_found(
     ids_L: npt.NDArray[np.int64], num_rows: int, num_slots: int, warm_L: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return how many requests of each row the cache would hit, int64 ``[N]``: it holds no rows here.
+) -> npt.NDArray[np.bool_]:
+    """Return which requests the cache would find in a slot, bool ``[L]``; no row is moved here.
 
     Args:
         ids_L: Rows in the order of their requests.
         num_rows: Rows N of the table.
-        num_slots: Rows that the cache holds.
-        warm_L: Requests before them, which are not counted.
+        num_slots: Rows that the cache holds; 0 finds nothing.
+        warm_L: Requests before them.
 
-    >>> lru_hits(np.array([0, 1, 0, 2, 1, 0]), 3, 2, np.array([], np.int64)).tolist()
-    [1, 0, 0]
+    >>> lru_found(np.array([0, 1, 0, 2, 1, 0]), 3, 2, np.array([], np.int64)).tolist()
+    [False, False, True, False, False, False]
     """
-    hits_N = np.zeros(num_rows, np.int64)
-    if num_slots < 1:
-        return hits_N
-    slots = _lru_core.empty_slots(num_rows, num_slots)
-    _lru_core.count_hits(warm_L, *slots, hits_N)
-    hits_N[:] = 0
-    _lru_core.count_hits(ids_L, *slots, hits_N)
-    return hits_N
+    found_L = np.zeros(ids_L.size, np.bool_)
+    if num_slots > 0:
+        slots = _lru_core.empty_slots(num_rows, num_slots)
+        _lru_core.find(warm_L, *slots, np.zeros(warm_L.size, np.bool_))
+        _lru_core.find(ids_L, *slots, found_L)
+    return found_L
 
 
 def _state(table: Tensor) -> tuple[int, int]:

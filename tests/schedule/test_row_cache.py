@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.rivals.lru import lru_hits as rivals_hits
+from bench.rivals import lru as rival
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _lru_core
 from grace_torchrec.schedule.cpu_streams import CpuStreams, WorkerProgram
@@ -18,7 +18,7 @@ from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.in_flight import prove
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
-from grace_torchrec.schedule.row_cache import CachedRows, lru_hits
+from grace_torchrec.schedule.row_cache import CachedRows, lru_found
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import resource_pins
@@ -56,11 +56,11 @@ def test_the_least_recently_used_row_goes():
 
 
 @pytest.mark.parametrize("slots", [0, 1, 7, 64, 500])
-def test_hits_are_those_of_the_counting_rival(slots):
+def test_what_is_found_is_what_the_counting_rival_finds(slots):
     rng = np.random.default_rng(slots)
     trace, warm = (Trace.from_bags(rng.zipf(1.3, (n, 6)) % 200, 200) for n in (400, 90))
-    found = lru_hits(trace.ids_L, 200, slots, warm.ids_L)
-    assert np.array_equal(found, rivals_hits(trace, slots, warm))
+    found = lru_found(trace.ids_L, 200, slots, warm.ids_L)
+    assert np.array_equal(found, rival.lru_found(trace, slots, warm))
     assert bool(slots) == bool(found.sum())
 
 
@@ -70,7 +70,7 @@ def test_the_cache_that_serves_hits_as_often_as_the_one_that_counts():
     for row in ids:
         hits += int(cache.slot_of[row] >= 0)
         cache(torch.tensor([int(row)]))
-    assert hits == lru_hits(ids, 60, 16, ids[:0]).sum() > 0
+    assert hits == lru_found(ids, 60, 16, ids[:0]).sum() > 0
 
 
 @pytest.mark.parametrize("how", ["written", "given other memory", "moved to shared memory"])
