@@ -13,16 +13,17 @@ from torch import nn
 from bench.rivals import lru as rival
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _lru_core
-from grace_torchrec.schedule.cpu_streams import CpuStreams, WorkerProgram
+from grace_torchrec.schedule.cpu_streams import CpuStreams
 from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.in_flight import prove
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.row_cache import CachedRows, lru_found
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.stream_pass import resource_pins
 from grace_torchrec.schedule.tracing import op_graph, trace
+from grace_torchrec.schedule.worker_program import WorkerProgram
 from grace_torchrec.traces.trace import Trace
 
 ROWS, DIM, SLOTS, IDS, TABLES = 4000, 32, 300, 256, 3
