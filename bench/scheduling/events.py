@@ -14,7 +14,7 @@ from grace_torchrec.schedule.schedule import Schedule
 
 def events() -> dict[str, Any]:
     """Return the worst cell of each figure, and all cells."""
-    found = []
+    found: list[dict[str, Any]] = []
     for name, schedule in cells().items():
         lowered = lower(schedule)
         fewest = fewest_possible(schedule)

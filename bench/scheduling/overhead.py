@@ -108,13 +108,10 @@ def segment_graph(schedule: Schedule) -> tuple[OpGraph, OpStats]:
     for number, run in enumerate(runs):
         inside = [schedule.graph.ops[op] for op in run]
         needs = {segment_of[need] for op in inside for need in op.needs} - {number}
-        reads, writes = (
-            tuple(dict.fromkeys(name for op in inside for name in names(op)))
-            for names in (lambda op: op.reads, lambda op: op.writes)
-        )
-        ops.append(
-            Op(f"segment{number}", "other", tuple(sorted(needs)), reads=reads, writes=writes)
-        )
+        reads = tuple(dict.fromkeys(name for op in inside for name in op.reads))
+        writes = tuple(dict.fromkeys(name for op in inside for name in op.writes))
+        name = f"segment{number}"
+        ops.append(Op(name, "other", tuple(sorted(needs)), reads=reads, writes=writes))
         stats.append(OpStat(sum(schedule.times_us[op] for op in run)))
     graph = OpGraph(schedule.graph.name, tuple(ops))
     return graph, OpStats.of(graph, stats, "json", "segments")

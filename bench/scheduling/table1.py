@@ -16,7 +16,7 @@ SMALL_GRID = 28  # half of the A30's multiprocessors
 
 def table1() -> dict[str, Any]:
     """Return the shares of small grids and of parallel operators, beside the paper's."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in MODELS:
         found = workload(name)
         rows.append(
@@ -27,7 +27,9 @@ def table1() -> dict[str, Any]:
                 "parallel": found.graph.parallel_share(),
             }
         )
-    means = {key: float(np.mean([row[key] for row in rows])) for key in ("grid_at_most_28", "parallel")}  # type: ignore[arg-type]  # fmt: skip
+    means = {
+        key: float(np.mean([row[key] for row in rows])) for key in ("grid_at_most_28", "parallel")
+    }
     return {
         "rows": rows,
         "mean": means,
