@@ -25,7 +25,7 @@ def subset_twin(sums: StoredSums) -> tuple[StoredSums, SubsetTables]:
     Raises:
         GraceError: the sets differ: not timed.
     """
-    code = sums.clusters.item_code_N.astype(np.int64)
+    code = sums.code.item_code_N.astype(np.int64)
     members = np.flatnonzero(code >= 0)
     members = members[np.argsort(code[members])]
     _, sizes_C = np.unique(code[members] >> 3, return_counts=True)
