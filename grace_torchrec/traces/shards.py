@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.merge import cap_bags, check_alike, concatenate, merged_note, sample_bags
-from grace_torchrec.traces.readers import stream
+from grace_torchrec.traces.readers import BadLines, ItemNames, stream
 from grace_torchrec.traces.trace import Trace
 
 _ARRAYS = ("offsets_B1", "ids_L", "weights_L", "time_B", "split_L")
@@ -65,6 +65,8 @@ class ShardedTrace:
         bags_capped: Bags that lost ids to ``most_ids``, before bags were sampled.
         ids_dropped: Ids they lost.
         pairs_dropped: Pairs of ids that are not seen together any more for it.
+        lines_skipped: Bad lines of text that were left out.
+        first_skipped: What was wrong with the first of them.
     """
 
     trace: Trace
@@ -73,6 +75,8 @@ class ShardedTrace:
     bags_capped: int
     ids_dropped: int
     pairs_dropped: int
+    lines_skipped: int = 0
+    first_skipped: str = ""
 
 
 class _Piece(NamedTuple):
@@ -81,12 +85,14 @@ class _Piece(NamedTuple):
     Attributes:
         trace: The bags, or None where they are in ``folder``.
         folder: See ``_saved``.
-        counts: Bags and ids read, bags capped, ids and pairs dropped.
+        counts: Bags and ids read, bags capped, ids and pairs dropped, lines skipped.
+        skipped: What was wrong with the first line skipped in its file.
     """
 
     trace: Trace | None
     folder: str
-    counts: tuple[int, int, int, int, int]
+    counts: tuple[int, int, int, int, int, int]
+    skipped: str
 
     def load(self) -> Trace:
         """Return the bags; a folder is removed."""
@@ -120,6 +126,8 @@ def read_shards(
     thinning: Thinning | None = None,
     processes: int = 1,
     folder: str | os.PathLike[str] | None = None,
+    names: ItemNames | None = None,
+    skip_bad_lines: bool = False,
 ) -> ShardedTrace:
     """Read the files of one trace, in their order.
 
@@ -131,6 +139,9 @@ def read_shards(
             spawned, so a script that calls this needs a ``__main__`` guard.
         folder: Where the arrays of the result are kept, for traces larger than memory: they
             are mapped, and the folder, one for each trace, must outlive it. None: in memory.
+        names: Numbers the items, of all files in their order, in one process; see
+            :func:`grace_torchrec.traces.readers.stream`. None: they keep their numbers.
+        skip_bad_lines: Leave bad lines of text out and count them.
 
     Raises:
         GraceError: a file is refused, files do not fit together, a process died, or an
@@ -140,39 +151,58 @@ def read_shards(
     files, thinning = shard_paths(paths), thinning or Thinning()
     if processes < 1:
         raise GraceError(f"shards: processes is {processes}; give 1 or more")
-    totals = np.zeros(5, np.int64)
+    if names is not None and processes > 1:
+        raise GraceError(
+            f"shards: items are numbered by one process, processes is {processes}; give 1"
+        )
+    totals, skipped = np.zeros(6, np.int64), list[str]()
+    reading = _Reading(format, thinning, names, skip_bad_lines)
     try:
         with tempfile.TemporaryDirectory(prefix="shards.", dir=folder) as spool:
-            kept = _kept(_pieces(files, format, thinning, processes, spool), thinning, totals)
+            pieces = _pieces(files, reading, processes, spool)
+            kept = _kept(pieces, thinning, totals, skipped)
             trace = concatenate(kept) if folder is None else _on_disk(kept, Path(folder), spool)
     except OSError as error:
         place = folder or tempfile.gettempdir()
         raise GraceError(
             f"shards: {os.fspath(place)} cannot be written ({error.strerror}); give another folder"
         ) from error
-    return ShardedTrace(trace, *(int(total) for total in totals))
+    bags, ids, capped, dropped, pairs, lines = totals.tolist()
+    first = skipped[0] if skipped else ""
+    return ShardedTrace(trace, bags, ids, capped, dropped, pairs, lines, first)
+
+
+class _Reading(NamedTuple):
+    """How every file is read; the arguments of :func:`read_shards`."""
+
+    format: str | None
+    thinning: Thinning
+    names: ItemNames | None
+    skip_bad_lines: bool
 
 
 def _kept(
-    pieces: Iterator[_Piece], thinning: Thinning, totals: npt.NDArray[np.int64]
+    pieces: Iterator[_Piece],
+    thinning: Thinning,
+    totals: npt.NDArray[np.int64],
+    skipped: list[str],
 ) -> Iterator[Trace]:
-    """Yield the sampled bags of each piece and add up its counts."""
+    """Yield the sampled bags of each piece, add up its counts and keep what it skipped."""
     for piece in pieces:
         yield sample_bags(piece.load(), thinning.share, thinning.seed, int(totals[0]))
         totals += piece.counts
+        skipped += [piece.skipped] * bool(piece.skipped)
 
 
-def _pieces(
-    files: list[str], format: str | None, thinning: Thinning, processes: int, spool: str
-) -> Iterator[_Piece]:
+def _pieces(files: list[str], reading: _Reading, processes: int, spool: str) -> Iterator[_Piece]:
     """Yield the pieces of all files in order; with processes, through files in ``spool``."""
     if processes == 1 or len(files) == 1:
         for file in files:
-            yield from _capped(file, format, thinning)
+            yield from _capped(file, reading)
         return
     with ProcessPoolExecutor(min(processes, len(files)), get_context("spawn")) as pool:
         jobs = [
-            pool.submit(_spool, file, format, thinning, f"{spool}/{number}")
+            pool.submit(_spool, file, reading, f"{spool}/{number}")
             for number, file in enumerate(files)
         ]
         try:
@@ -187,22 +217,27 @@ def _pieces(
                 job.cancel()
 
 
-def _capped(file: str, format: str | None, thinning: Thinning) -> Iterator[_Piece]:
+def _capped(file: str, reading: _Reading) -> Iterator[_Piece]:
     """Yield the pieces of one file, long bags cut."""
-    for trace in stream(file, format):
-        if thinning.most_ids is None:
-            yield _Piece(trace, "", (trace.num_bags, trace.num_ids, 0, 0, 0))
-            continue
-        capped = cap_bags(trace, thinning.most_ids, thinning.seed)
-        dropped = (capped.bags_capped, capped.ids_dropped, capped.pairs_dropped)
-        yield _Piece(capped.trace, "", (trace.num_bags, trace.num_ids, *dropped))
+    bad_lines = BadLines() if reading.skip_bad_lines else None
+    told, (_, thinning, names, _) = 0, reading
+    for trace in stream(file, reading.format, names=names, bad_lines=bad_lines):
+        whole, dropped = trace, (0, 0, 0)
+        if thinning.most_ids is not None:
+            capped = cap_bags(whole, thinning.most_ids, thinning.seed)
+            trace = capped.trace
+            dropped = (capped.bags_capped, capped.ids_dropped, capped.pairs_dropped)
+        bad = bad_lines or BadLines()
+        counts = (whole.num_bags, whole.num_ids, *dropped, bad.count - told)
+        yield _Piece(trace, "", counts, bad.first)
+        told = bad.count
 
 
-def _spool(file: str, format: str | None, thinning: Thinning, place: str) -> list[_Piece]:
+def _spool(file: str, reading: _Reading, place: str) -> list[_Piece]:
     """Save the pieces of one file below ``place``, in a process of its own."""
     return [
-        _Piece(None, _saved(piece.load(), f"{place}.{number}"), piece.counts)
-        for number, piece in enumerate(_capped(file, format, thinning))
+        piece._replace(trace=None, folder=_saved(piece.load(), f"{place}.{number}"))
+        for number, piece in enumerate(_capped(file, reading))
     ]
 
 
