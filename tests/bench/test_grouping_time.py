@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from bench.cases import grouping_time
 from bench.cases.grouping_time import FITS, command, measure, methods, run_once
 from bench.methods import METHODS
 from grace_torchrec.traces.split import split_bags
@@ -18,9 +19,17 @@ def test_each_named_method_gets_its_quantiles_and_its_peak():
     figures = json.loads(result.stdout.splitlines()[-1])
     assert set(figures) == {"set_merge", "machine"}
     timed = figures["set_merge"]
-    assert 0 < timed["q20"] <= timed["median_s"] <= timed["q80"]
+    assert 0 < timed["min_s"] <= timed["q20"] <= timed["median_s"] <= timed["q80"]
     assert timed["peak_mb"] >= 0
     assert len(timed["samples"]) == 1
+
+
+def test_a_factor_is_the_seconds_of_merci_over_those_of_the_method(monkeypatch):
+    medians = iter([6.0, 2.0])
+    monkeypatch.setattr(grouping_time, "_summary", lambda _: {"median_s": next(medians)})
+    found = grouping_time.grouping_time(None, "300,100", ["merci", "grace"], 1.0, 0, rounds=0)
+    assert found["faster_than_merci"] == {"grace": 3.0}
+    assert "merci" not in found["faster_than_merci"]
 
 
 def test_every_method_runs():

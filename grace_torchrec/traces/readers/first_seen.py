@@ -78,7 +78,9 @@ class ItemNames:
         with open_source(path) as source:
             block = source.read()
         lines = block.removesuffix(b"\n").split(b"\n")
-        blank = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+        blank = next(
+            (number for number, line in enumerate(lines, 1) if not line.strip(b" \t\r")), None
+        )
         if blank is not None:
             line_error(path, blank, "the line is blank", "give the name of one item a line")
         given = cls()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers.first_seen import FirstSeen
 from grace_torchrec.traces.trace import Trace
 
@@ -56,11 +57,20 @@ class _Spool:
             self.held.setdefault(piece, []).append(part)
         self.num_held += lines.size
         if self.num_held > HELD_LINES:
+            self._write()
+
+    def _write(self) -> None:
+        """Append all that is held in memory to the files of its pieces."""
+        try:
             for piece, parts in self.held.items():
                 with (self.folder / str(piece)).open("ab") as file:
-                    for part in parts:
-                        file.write(part.tobytes())
-            self.held, self.num_held = {}, 0
+                    file.writelines(part.tobytes() for part in parts)
+        except OSError as error:
+            raise GraceError(
+                f"interactions: {self.folder} cannot be written ({error.strerror}); make room, or "
+                f"name another place in TMPDIR"
+            ) from error
+        self.held, self.num_held = {}, 0
 
     def take(self, piece: int) -> _Lines:
         """Return the lines of a piece, in the order of the file."""

@@ -75,7 +75,9 @@ def stream_interactions(
     Raises:
         GraceError: as the reader, or an item that has no row where names were given.
     """
-    yield from bags_of_users(_interactions(path, columns, names, bad_lines))
+    pieces = bags_of_users(_interactions(path, columns, names, bad_lines))
+    for piece in pieces:  # all lines are read by now, all items have their rows
+        yield piece if names is None else piece.over(len(names.names))
 
 
 def _interactions(
