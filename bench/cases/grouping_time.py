@@ -72,8 +72,7 @@ def grouping_time(
     """Time the methods in turn.
 
     Returns:
-        method -> median_s, q20, q80, min_s, peak_mb (the greatest of all rounds), samples; and
-        ``faster_than_merci``, where that was timed: median of MERCI over that of each other method.
+        method -> median_s, q20, q80, min_s, peak_mb (the greatest of all rounds), samples.
     """
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     context = multiprocessing.get_context("spawn")
@@ -81,13 +80,16 @@ def grouping_time(
         for name in names:
             with context.Pool(1) as pool:
                 samples[name].append(pool.apply(measure, (name, trace, sizes, budget, seed)))
-    result = {name: _summary(values) for name, values in samples.items()}
-    if "merci" in result:
-        merci_s = result["merci"]["median_s"]
-        result["faster_than_merci"] = {
-            name: round(merci_s / result[name]["median_s"], 2) for name in names if name != "merci"
-        }
-    return result
+    return {name: _summary(values) for name, values in samples.items()}
+
+
+def faster_than_merci(timed: dict[str, Any]) -> dict[str, float]:
+    """Return the median of MERCI over that of each other method; empty where it was not timed."""
+    if "merci" not in timed:
+        return {}
+    medians = {name: times["median_s"] for name, times in timed.items()}
+    merci_s = medians.pop("merci")
+    return {name: round(merci_s / median, 2) for name, median in medians.items()}
 
 
 def _summary(values: list[tuple[float, float]]) -> dict[str, Any]:
@@ -132,5 +134,6 @@ def command(
         raise click.UsageError(f"--method {unknown[0]}: give one of {', '.join(methods())}")
     load_trace(trace, sizes, seed)  # a wrong call fails here, not in a child
     result = grouping_time(trace, sizes, list(names) or methods(), budget, seed, rounds)
+    result["faster_than_merci"] = faster_than_merci(result)
     shown = result if as_json else {name: json.dumps(value) for name, value in result.items()}
     emit({**shown, "machine": machine()}, as_json, "grouping_time")
