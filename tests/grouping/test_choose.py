@@ -142,7 +142,7 @@ def test_independent_uniform_draws_get_no_sums(allow):
     assert len(choice.cuts) > 1
 
 
-@pytest.mark.parametrize(("exponent", "gains"), [(0.5, False), (1.4, True)])
+@pytest.mark.parametrize(("exponent", "gains"), [(0.2, False), (0.5, True), (1.4, True)])
 def test_independent_zipf_draws_follow_the_held_out_figure(exponent, gains):
     """Popular items do meet by chance, and then their sums do save reads."""
     share = np.arange(1, 5001) ** -exponent
