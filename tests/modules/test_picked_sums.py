@@ -5,12 +5,12 @@ import pytest
 import torch
 from torchrec import KeyedJaggedTensor
 
-from bench.methods import METHODS
 from grace_torchrec import rewrite
-from grace_torchrec.grouping.choose import fit_auto_budgets
+from grace_torchrec.grouping.choose import pick
+from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.modules.verify import verify
 from grace_torchrec.sums.arrays import code_kind
-from grace_torchrec.sums.count_reads import count_reads, reads_of
+from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import split_bags
 
@@ -52,30 +52,21 @@ def reads_in_the_module(table_of, collection_of, swap_of):
     return read
 
 
-@pytest.mark.parametrize("allow", ["in_line", "ahead"])
 @pytest.mark.parametrize("name", TRACES)
 def test_the_picked_sums_cut_the_same_in_the_swapped_module(
-    trace_path, name, allow, reads_in_the_module, request
+    trace_path, name, reads_in_the_module, request
 ):
     split = split_bags(read_npz(trace_path(name)), 0)
     shares = (1.0, 0.5, 0.25) if request.config.getoption("--soak") else (0.5,)
     budgets = [int(share * split.train.num_items) for share in shares]
-    chosen = fit_auto_budgets(split.fit, split.validation, split.train, budgets, allow)
+    fit_part, whole = (
+        CountedTrace(part, budgets[0], split.fit.num_bags) for part in (split.fit, split.train)
+    )
     for budget in budgets:
-        sums = chosen[budget].sums
-        told = count_reads(split.test, sums)
-        assert told.cut > 0
-        ids, rows_read = reads_in_the_module(sums, split.test)
-        assert (ids, rows_read) == (split.test.num_ids, told.rows_after)
-        assert 1 - rows_read / ids == told.cut
-
-
-def test_the_figure_of_the_bench_is_the_figure_of_the_module(trace_path, reads_in_the_module):
-    """The bench knows what a method stores as sets only; the module runs their code."""
-    split = split_bags(read_npz(trace_path("ml100k")), 0)
-    num_items = split.test.num_items
-    stored = METHODS["auto"](split, num_items, 0).stored
-    told = reads_of(stored.rewrite(split.test), num_items, stored.num_sums, split.test.num_ids)
-    chosen = fit_auto_budgets(split.fit, split.validation, split.train, [num_items], "ahead")
-    _, rows_read = reads_in_the_module(chosen[num_items].sums, split.test)
-    assert rows_read == told.rows_after
+        for allow in ("in_line", "ahead"):
+            sums = pick(fit_part, split.validation, budget, allow).best.build(whole, budget)
+            told = count_reads(split.test, sums)
+            assert told.cut > 0
+            ids, rows_read = reads_in_the_module(sums, split.test)
+            assert (ids, rows_read) == (split.test.num_ids, told.rows_after)
+            assert 1 - rows_read / ids == told.cut
