@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
 
@@ -23,6 +23,7 @@ TableLookup = Literal["fused", "ahead", "stock"]
 Rewriting = Literal["in_line", "ahead"]
 BadIds = Literal["raise", "drop", "zero_row"]
 METHODS = ("grace",)
+ROW_DTYPES = ("table", "fp32", "fp16", "int8", "int4")
 SIZE_LIMITS = (3, 4, 5, 6, 7, 8)
 
 
@@ -36,14 +37,14 @@ class PlanOptions:
         size_limits: Largest cluster sizes to try, each 2..8.
         min_gain: Least cut on held-out bags for a verdict "use" (derived, not from the paper).
         lookup: ``fused`` (one op over both tiers), ``stock`` (the inner collections) or ``auto``.
-        row_dtype: Type of stored rows; ``table`` keeps that of the table.
+        row_dtype: Type that ``convert`` gives all rows; ``table`` keeps that of each table.  A
+            swapped module keeps its own type, and rows are priced by it.
         rewriting: How bags will arrive: plain, to be rewritten inside forward (``in_line``), or
             rewritten already by ``grace_torchrec.rewrite`` (``ahead``).
         bad_ids: What serving does with an id outside the table.
 
     Raises:
         GraceError: a value is out of range; the message names it.
-        NotSupported: a known value that this version does not serve yet.
     """
 
     budget: float = 1.0
@@ -79,9 +80,9 @@ class PlanOptions:
                 raise GraceError(
                     f"options: {name} must be one of {known}, got {getattr(self, name)!r}"
                 )
-        if self.row_dtype != "table":
-            raise NotSupported(
-                f"options: row_dtype {self.row_dtype!r} is not served yet; use 'table'"
+        if self.row_dtype not in ROW_DTYPES:
+            raise GraceError(
+                f"options: row_dtype must be one of {ROW_DTYPES}, got {self.row_dtype!r}"
             )
 
 

@@ -1,0 +1,141 @@
+"""Table pieces: where the rows of a table lie in fbgemm's table batches.
+
+Flow: a collection over table batches, sharded or not -> *pieces_of* -> rows are written and read.
+TorchRec leaves the rows of a sharded quantised model uninitialised; they are written here, slice by
+slice where a table is sharded by rows.
+Shapes: N rows of a table, K rows at hand, W bytes of a packed row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+    IntNBitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor, nn
+from torchrec.distributed.quant_embeddingbag import ShardedQuantEmbeddingBagCollection
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
+
+TableBatch = IntNBitTableBatchedEmbeddingBagsCodegen
+
+
+@dataclass(frozen=True, eq=False)
+class TablePiece:
+    """Consecutive rows of one table in one table batch.
+
+    Attributes:
+        batch: The table batch.
+        place: Number of the table in it.
+        first_row: Row of the table that is row 0 here.
+        num_rows: How many rows.
+    """
+
+    batch: TableBatch
+    place: int
+    first_row: int
+    num_rows: int
+
+    def rows(self) -> Tensor:
+        """Return the rows themselves, uint8 ``[num_rows, W or more]`` (padded on a GPU)."""
+        rows: Tensor = self.batch.split_embedding_weights(split_scale_shifts=False)[self.place][0]
+        return rows
+
+    def update(self, ids_K: Tensor, packed_KW: Tensor) -> None:
+        """Write the rows among ``ids_K`` that lie here.
+
+        Args:
+            ids_K: int64 rows of the whole table.
+            packed_KW: uint8.
+        """
+        local = ids_K - self.first_row
+        inside = (local >= 0) & (local < self.num_rows)
+        if not bool(inside.any()):
+            return
+        local, packed = local[inside], packed_KW[inside]
+        rows = self.rows()
+        if self.batch.use_cpu or rows.is_meta:
+            rows[local, : packed.shape[1]] = packed.to(rows.device)
+            return
+        padded = packed.new_zeros(packed.shape[0], rows.shape[1])
+        padded[:, : packed.shape[1]] = packed
+        # fbgemm's own update also renews the rows that a cache holds (CUDA only).
+        self.batch.embedding_inplace_update_internal(
+            [self.place] * local.numel(), local.tolist(), padded.to(rows.device).flatten()
+        )
+
+
+def pieces_of(module: nn.Module) -> dict[str, list[TablePiece]]:
+    """Return table name -> its pieces, for every table in the table batches of ``module``.
+
+    Args:
+        module: Holds quantised collections, as TorchRec makes them, sharded or not.
+    """
+    found: dict[str, list[TablePiece]] = {}
+    for collection in module.modules():
+        if isinstance(collection, ShardedQuantEmbeddingBagCollection):
+            pieces = _sharded(collection)
+        elif isinstance(collection, QuantEmbeddingBagCollection):
+            pieces = _whole(collection)
+        else:
+            continue
+        for name, piece in pieces:
+            found.setdefault(name, []).append(piece)
+    return found
+
+
+def fill(pieces: Sequence[TablePiece], first_row: int, packed_KW: Tensor) -> None:
+    """Write consecutive rows, first ones; what a cache holds is not renewed.
+
+    Args:
+        pieces: Of one table.
+        first_row: Row of the table that ``packed_KW`` begins with.
+        packed_KW: uint8.
+    """
+    last_row = first_row + packed_KW.shape[0]
+    for piece in pieces:
+        begin = max(first_row, piece.first_row)
+        end = min(last_row, piece.first_row + piece.num_rows)
+        if begin < end:
+            here = piece.rows()[begin - piece.first_row : end - piece.first_row]
+            here[:, : packed_KW.shape[1]].copy_(packed_KW[begin - first_row : end - first_row])
+
+
+def batches_of(module: nn.Module) -> list[TableBatch]:
+    """Return every table batch of ``module`` once, in a fixed order."""
+    pieces = (piece for of_table in pieces_of(module).values() for piece in of_table)
+    return list(dict.fromkeys(piece.batch for piece in pieces))
+
+
+def own_memory(batch: TableBatch) -> None:
+    """Give a table batch memory of its own, of the kind it has, with the same rows in it.
+
+    A cache's state moves too.  What a collection shows of the old rows in its state dict stays old:
+    rows are read through :func:`pieces_of`.
+    """
+    for name, buffer in list(batch.named_buffers()):
+        if not name.startswith("weights_"):
+            setattr(batch, name, buffer.clone())
+    batch.weights_host = batch.weights_host.clone()
+    batch.weights_dev = batch.weights_dev.clone()
+    if batch.weights_uvm.is_cuda:  # a clone would lie on the device
+        like = torch.zeros(1, device=batch.D_offsets.device, dtype=torch.uint8)
+        shape = list(batch.weights_uvm.shape)
+        moved = torch.ops.fbgemm.new_unified_tensor(like, shape, batch.uvm_host_mapped)
+        batch.weights_uvm = moved.copy_(batch.weights_uvm)
+
+
+def _whole(collection: QuantEmbeddingBagCollection) -> Iterator[tuple[str, TablePiece]]:
+    """Yield the tables of an unsharded collection: each is one piece."""
+    for batch in collection.tbes:
+        for place, (name, num_rows, *_) in enumerate(batch.embedding_specs):
+            yield name, TablePiece(batch, place, 0, num_rows)
+
+
+def _sharded(collection: ShardedQuantEmbeddingBagCollection) -> Iterator[tuple[str, TablePiece]]:
+    """Yield the shards of a sharded collection."""
+    for batch, config in collection.tbes_configs().items():
+        for place, table in enumerate(config.embedding_tables):
+            metadata = table.local_metadata
+            first = 0 if metadata is None else int(metadata.shard_offsets[0])
+            yield table.name, TablePiece(batch, place, first, int(batch.embedding_specs[place][1]))
