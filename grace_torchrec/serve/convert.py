@@ -20,7 +20,7 @@ from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
-from grace_torchrec.schedule.tracing import LEAVES
+from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of, twin_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
@@ -148,7 +148,7 @@ def assemble(
     refused: Mapping[str, str],
     stats: OpStats | None = None,
 ) -> Served:
-    """Trace and schedule a model whose tables hold their rows, once for each slot.
+    """Trace and schedule a model whose tables hold their rows; the second slot is its twin.
 
     Args:
         eager: The model.
@@ -160,18 +160,16 @@ def assemble(
         refused: Dotted path -> why a module was left as it was.
         stats: Costs of its operators; default: they are profiled.
     """
-    models: list[ServedModel] = []
-    first: Scheduled | None = None
-    for number in range(conversion.num_slots if masters is not None else 1):
-        mine, held = (eager, dict(collections)) if not number else _twin(eager, collections)
-        for collection in held.values():
-            collection.lay_out()
-            collection.warm_up(torch.get_num_threads())
-        known = stats if first is None else first.stats
-        scheduled = schedule(mine, held, conversion.streams, example, known)
-        first = first or scheduled
-        models.append(ServedModel(scheduled.module, mine, held, shares_rows=number > 0))
-    return Served(Slots(models), plan, conversion, first, masters, refused)
+    for collection in collections.values():
+        collection.lay_out()
+        collection.warm_up(torch.get_num_threads())
+    scheduled = schedule(eager, collections, conversion.streams, example, stats)
+    models = [ServedModel(scheduled.module, eager, collections)]
+    if conversion.num_slots == 2 and masters is not None:
+        module, second = twin_of(scheduled.module, eager)
+        held = {path: second.get_submodule(path) for path in collections}
+        models.append(ServedModel(module, second, held, shares_rows=True))  # type: ignore[arg-type]
+    return Served(Slots(models), plan, conversion, scheduled, masters, refused)
 
 
 def schedule(
@@ -189,21 +187,51 @@ def schedule(
     Raises:
         GraceError: the example is not a batch of this model.
     """
-    whole = all(collection.is_direct for collection in collections.values())
     try:
         with torch.no_grad(), devices_told():
-            eager(*example)  # collections note the order of their features, shards their devices
+            # Collections note the order of their features now, shards their devices.
+            wanted = eager(*example)
     except (TypeError, KeyError, RuntimeError, ValueError) as error:
         raise GraceError(f"convert: the model refuses the example: {error}") from error
-    if whole:
-        leaves = (*LEAVES, TableBatchCollection.__name__)
-        return schedule_(eager, example, streams, stats=stats, leaves=leaves)
     try:
-        graph = Tracer(leaf_modules=[*LEAVES[1:2], TABLE_BATCH, "Splitter"]).trace(eager)
-        traced: nn.Module = fx.GraphModule(eager, graph, type(eager).__name__)
-    except Exception as error:  # whatever the model's own code raises on a proxy
-        return Scheduled(eager, False, f"{type(eager).__name__}: cannot be traced: {error}")
+        traced = _traced(eager, all(c.is_direct for c in collections.values()))
+        if stats is None:
+            _same_values(traced, wanted, example)
+    except NotSupported as error:
+        return Scheduled(eager, False, str(error))
     return schedule_(traced, example, streams, stats=stats)
+
+
+def _traced(eager: nn.Module, direct: bool) -> fx.GraphModule:
+    """Trace a model; collections that our lookup serves stay one operator.
+
+    Raises:
+        NotSupported: torch.fx cannot trace it.
+    """
+    if direct:
+        return trace(eager, (*LEAVES, TableBatchCollection.__name__))
+    try:
+        graph = Tracer(leaf_modules=["EmbeddingCollection", TABLE_BATCH, "Splitter"]).trace(eager)
+    except Exception as error:  # whatever the model's own code raises on a proxy
+        raise NotSupported(f"{type(eager).__name__}: cannot be traced: {error}") from error
+    return fx.GraphModule(eager, graph, type(eager).__name__)
+
+
+def _same_values(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) -> None:
+    """Refuse a trace that computes something else on the example.
+
+    Raises:
+        NotSupported: it does: the model's code depends on data.
+    """
+    leaves = torch.utils._pytree.tree_leaves
+    with torch.no_grad():
+        found = traced(*example)
+    for a, b in zip(leaves(wanted), leaves(found), strict=True):
+        if isinstance(a, torch.Tensor) and not torch.equal(a, b):
+            raise NotSupported(
+                f"{type(traced).__name__}: its trace computes other values on the example (code "
+                "that depends on data); it keeps running on a single stream"
+            )
 
 
 def weights_of(original: EmbeddingBagCollection) -> dict[str, torch.Tensor]:
@@ -218,19 +246,6 @@ def refused_modules_of(model: nn.Module) -> dict[str, str]:
     """Return what stays as it is; a swapped collection does not."""
     found = refused_modules(model)
     return {path: reason for path, reason in found.items() if "already swapped" not in reason}
-
-
-def _twin(
-    eager: nn.Module, collections: Mapping[str, TableBatchCollection]
-) -> tuple[nn.Module, dict[str, TableBatchCollection]]:
-    """Return a second model over the same memory, and its collections."""
-    twin = twin_of(eager)
-    held: dict[str, TableBatchCollection] = {}
-    for path in collections:
-        found = twin.get_submodule(path)
-        assert isinstance(found, TableBatchCollection)
-        held[path] = found
-    return twin, held
 
 
 def _masters(

@@ -15,7 +15,10 @@ from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.refusals import all_places, refused_modules
+from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.table_spec import stock_collections
+from grace_torchrec.schedule.graph_module import Streams
+from grace_torchrec.schedule.stream_pass import Scheduled
 
 
 def skeleton_of(model: nn.Module) -> tuple[nn.Module, dict[str, EmbeddingBagCollection]]:
@@ -62,22 +65,32 @@ def put_everywhere(
     return model
 
 
-def twin_of(model: nn.Module) -> nn.Module:
-    """Copy the modules of a model and none of its tensors."""
+def twin_of(module: nn.Module, eager: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Copy the modules of a served model and none of its tensors.
+
+    Args:
+        module: What is called: it may be a graph over the modules of ``eager``.
+        eager: The model.
+
+    Returns:
+        Their copies, which share modules where these do.
+    """
     memo: dict[int, Any] = {}
-    for module in model.modules():
-        memo |= {id(tensor): tensor for tensor in _tensors_in(vars(module))}
-    twin: nn.Module = copy.deepcopy(model, memo)
+    for held in (*module.modules(), *eager.modules()):
+        if isinstance(held, Streams):
+            memo[id(held)] = held  # queries of both slots go to the same streams
+        memo |= {id(value): value for value in _fixed_in(vars(held))}
+    twin: tuple[nn.Module, nn.Module] = copy.deepcopy((module, eager), memo)
     return twin
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested containers (modules keep parameters and buffers in such)."""
-    if isinstance(value, Tensor):
+def _fixed_in(value: Any) -> Iterator[Any]:
+    """Yield what is shared, not copied, in nested containers: tensors, plans and schedules."""
+    if isinstance(value, Tensor | TablePlan | Scheduled):
         yield value
     elif isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(inner)
+            yield from _fixed_in(inner)
 
 
 def _stock_of(module: GraceEmbeddingBagCollection) -> EmbeddingBagCollection:

@@ -6,7 +6,7 @@ fp16 values, or int8 rows with their scale and bias in front, as our kernels rea
 Shapes: F features, B bags of each, D dimension.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import stored_name
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
-from grace_torchrec.serve.table_pieces import TablePiece
+from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
     from grace_torchrec.serve.table_batch_collection import TableBatchCollection
@@ -59,12 +59,13 @@ class DirectRows:
         if not whole or any(kind not in VALUES for kind in owner.row_types):
             return None
         rewriter = owner.rewriter
+        arrays = _Arrays(pieces)
         plain, rewritten = [], []
         for t, (plan, kind) in enumerate(zip(owner.table_plans, owner.row_types, strict=True)):
             name = plan.spec.name
-            rows = _array(pieces[name][0], kind)
+            rows = arrays(name, kind)
             stored = [
-                _array(pieces[held][0], kind) if held in pieces else rows[:0]
+                arrays(held, kind) if held in pieces else rows[:0]
                 for held in (stored_name(name, "hbm"), stored_name(name, "host"))
             ]
             codes = ops.packed_codes(rewriter.item_codes()[t])
@@ -125,7 +126,17 @@ def _is_plain_memory(piece: TablePiece) -> bool:
     return bool(batch.use_cpu) and batch.row_alignment == 1 and not batch.weights_host.is_meta
 
 
-def _array(piece: TablePiece, kind: str) -> npt.NDArray[Any]:
-    """Return the rows as an array over the table batch's own memory."""
-    array: npt.NDArray[Any] = piece.rows().view(VALUES[kind]).numpy()
-    return array
+class _Arrays:
+    """Finds the rows of inner tables as arrays over the table batches' own memory."""
+
+    def __init__(self, pieces: Mapping[str, Sequence[TablePiece]]) -> None:
+        self._pieces = pieces
+        batches = dict.fromkeys(held[0].batch for held in pieces.values())
+        self._rows = {batch: batch_rows(batch) for batch in batches}
+
+    def __call__(self, inner_table: str, kind: str) -> npt.NDArray[Any]:
+        """Return the rows of one table, of the given type."""
+        piece = self._pieces[inner_table][0]
+        rows = self._rows[piece.batch][piece.place]
+        array: npt.NDArray[Any] = rows.view(VALUES[kind]).numpy()
+        return array

@@ -151,6 +151,12 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         return self._direct is not None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its tables are not sharded."""
+        inner = self.inner_collections().values()
+        return all(isinstance(module, QuantEmbeddingBagCollection) for module in inner)
+
+    @property
     def input_names(self) -> list[str]:
         """Feature of the batch behind each output feature."""
         return self._input_names
@@ -194,14 +200,16 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         pieces = self.pieces()
         for config, row_type in zip(self._configs, self._row_types, strict=True):
             rows = weights[config.name].detach()
-            for first in range(0, rows.shape[0], FILLED_ROWS):
-                packed = pack_rows(rows[first : first + FILLED_ROWS], row_type)
-                fill(pieces[config.name], first, packed)
+            starts = range(0, rows.shape[0], FILLED_ROWS)
+            fill(
+                pieces[config.name],
+                (pack_rows(rows[k : k + FILLED_ROWS], row_type) for k in starts),
+            )
         for name, (table, indptr, items) in self._sets.items():
-            rows = weights[self._configs[table].name].detach()
-            for first in range(0, indptr.numel() - 1, FILLED_ROWS):
-                sums = sum_sets(rows, indptr[first : first + FILLED_ROWS + 1], items)
-                fill(pieces[name], first, pack_rows(sums, self._row_types[table]))
+            rows, row_type = weights[self._configs[table].name].detach(), self._row_types[table]
+            starts = range(0, indptr.numel() - 1, FILLED_ROWS)
+            sums = (sum_sets(rows, indptr[k : k + FILLED_ROWS + 1], items) for k in starts)
+            fill(pieces[name], (pack_rows(some, row_type) for some in sums))
 
     def lay_out(self) -> None:
         """Find where the rows lie; again whenever they have moved."""

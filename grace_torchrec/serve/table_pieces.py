@@ -6,7 +6,7 @@ slice where a table is sharded by rows.
 Shapes: N rows of a table, K rows at hand, W bytes of a packed row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +38,7 @@ class TablePiece:
 
     def rows(self) -> Tensor:
         """Return the rows themselves, uint8 ``[num_rows, W or more]`` (padded on a GPU)."""
-        rows: Tensor = self.batch.split_embedding_weights(split_scale_shifts=False)[self.place][0]
-        return rows
+        return batch_rows(self.batch)[self.place]
 
     def update(self, ids_K: Tensor, packed_KW: Tensor) -> None:
         """Write the rows among ``ids_K`` that lie here.
@@ -65,6 +64,11 @@ class TablePiece:
         )
 
 
+def batch_rows(batch: TableBatch) -> list[Tensor]:
+    """Return the rows of every table of a batch; fbgemm finds them all or none."""
+    return [rows for rows, _ in batch.split_embedding_weights(split_scale_shifts=False)]
+
+
 def pieces_of(module: nn.Module) -> dict[str, list[TablePiece]]:
     """Return table name -> its pieces, for every table in the table batches of ``module``.
 
@@ -84,21 +88,23 @@ def pieces_of(module: nn.Module) -> dict[str, list[TablePiece]]:
     return found
 
 
-def fill(pieces: Sequence[TablePiece], first_row: int, packed_KW: Tensor) -> None:
-    """Write consecutive rows, first ones; what a cache holds is not renewed.
+def fill(pieces: Sequence[TablePiece], chunks: Iterable[Tensor]) -> None:
+    """Write all rows of a table, from the first on; what a cache holds is not renewed.
 
     Args:
-        pieces: Of one table.
-        first_row: Row of the table that ``packed_KW`` begins with.
-        packed_KW: uint8.
+        pieces: Of the table.
+        chunks: uint8 ``[K, W]`` each, one after the other.
     """
-    last_row = first_row + packed_KW.shape[0]
-    for piece in pieces:
-        begin = max(first_row, piece.first_row)
-        end = min(last_row, piece.first_row + piece.num_rows)
-        if begin < end:
-            here = piece.rows()[begin - piece.first_row : end - piece.first_row]
-            here[:, : packed_KW.shape[1]].copy_(packed_KW[begin - first_row : end - first_row])
+    held = [(piece, piece.rows()) for piece in pieces]
+    first = 0
+    for packed_KW in chunks:
+        last = first + packed_KW.shape[0]
+        for piece, rows in held:
+            begin, end = max(first, piece.first_row), min(last, piece.first_row + piece.num_rows)
+            if begin < end:
+                here = rows[begin - piece.first_row : end - piece.first_row, : packed_KW.shape[1]]
+                here.copy_(packed_KW[begin - first : end - first])
+        first = last
 
 
 def batches_of(module: nn.Module) -> list[TableBatch]:

@@ -70,7 +70,7 @@ def scripted(
         NotSupported: the model cannot be traced or scripted.
         GraceError: the example holds no bags.
     """
-    model = twin_of(eager)
+    model, _ = twin_of(eager, eager)
     replaced = {
         id(model.get_submodule(path)): ScriptCollection(model.get_submodule(path))  # type: ignore[arg-type]
         for path in collections
