@@ -21,7 +21,7 @@ from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
 from grace_torchrec.schedule.tracing import LEAVES, trace
-from grace_torchrec.serve.copies import put_everywhere, skeleton_of, twin_of
+from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
@@ -102,9 +102,8 @@ def convert(
     refused = refused_modules_of(model)
     if scripting:
         module = scripted(eager, collections, example)
-        served = Served(
-            Slots([ServedModel(module, eager, collections)]), plan, conversion, None, None, refused
-        )
+        model_slot = Slots(ServedModel(module, eager, collections))
+        served = Served(model_slot, plan, conversion, None, None, refused)
     else:
         served = assemble(eager, collections, plan, conversion, example, masters, refused)
     served.build_s = time.perf_counter() - begin
@@ -147,8 +146,9 @@ def assemble(
     masters: Masters | None,
     refused: Mapping[str, str],
     stats: OpStats | None = None,
+    version: int = 0,
 ) -> Served:
-    """Trace and schedule a model whose tables hold their rows; the second slot is its twin.
+    """Trace and schedule a model whose tables hold their rows.
 
     Args:
         eager: The model.
@@ -159,17 +159,15 @@ def assemble(
         masters: Float rows for deltas, or None.
         refused: Dotted path -> why a module was left as it was.
         stats: Costs of its operators; default: they are profiled.
+        version: Of its rows.
     """
     for collection in collections.values():
         collection.lay_out()
         collection.warm_up(torch.get_num_threads())
     scheduled = schedule(eager, collections, conversion.streams, example, stats)
-    models = [ServedModel(scheduled.module, eager, collections)]
-    if conversion.num_slots == 2 and masters is not None:
-        module, second = twin_of(scheduled.module, eager)
-        held = {path: second.get_submodule(path) for path in collections}
-        models.append(ServedModel(module, second, held, shares_rows=True))  # type: ignore[arg-type]
-    return Served(Slots(models), plan, conversion, scheduled, masters, refused)
+    model = ServedModel(scheduled.module, eager, collections)
+    copy = ServedModel.with_own_rows if conversion.num_slots == 2 else None
+    return Served(Slots(model, copy, version), plan, conversion, scheduled, masters, refused)
 
 
 def schedule(

@@ -224,7 +224,6 @@ def _keep(master: MasterRows, delta: TableDelta) -> None:
 
 def _write(slot: ServedModel, writes: Sequence[RowWrite]) -> None:
     """Write packed rows into one slot."""
-    slot.own_rows()
     pieces = {path: collection.pieces() for path, collection in slot.collections.items()}
     for write in writes:
         for piece in pieces[write.collection][write.inner_table]:

@@ -31,7 +31,7 @@ from grace_torchrec.serve.masters import MasterRows, Masters
 from grace_torchrec.serve.served import Conversion, Served, ServedModel
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
-from grace_torchrec.serve.table_pieces import batches_of
+from grace_torchrec.serve.table_pieces import batches_of, give_memory
 
 SCHEMA = 1
 NAME, SCRIPT_FILE = "served", "model.ts"
@@ -85,18 +85,17 @@ def load_served(
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
     arrays = read_arrays(folder / artifact.ARRAYS_FILE, document.get("arrays_checksum"), NAME)
-    eager, collections = with_table_batches(skeleton, originals, plan, conversion)
+    eager, collections = with_table_batches(skeleton, originals, plan, conversion, "meta")
     refused = refused_modules_of(model)
     if conversion.target == "torchscript":
         script = ServedModel(_load_script(folder, document), eager, collections)
-        return Served(Slots([script]), plan, conversion, None, None, refused)
+        return Served(Slots(script), plan, conversion, None, None, refused)
     _give_rows(collections, arrays, folder)
     _give_dense(eager, arrays, folder)
     served = assemble(
         eager, collections, plan, conversion, example, _give_masters(arrays), refused,
-        _stats_from_json(document.get("stats"), folder),
+        _stats_from_json(document.get("stats"), folder), int(document["version"]),
     )  # fmt: skip
-    served.slots = Slots(served.slots.contents, int(document.get("version", 0)))
     served.build_s = time.perf_counter() - begin
     return served
 
@@ -148,12 +147,11 @@ def _give_rows(
     for path, collection in collections.items():
         for tier, batch in _batches(collection):
             rows = arrays.pop(f"{TABLES}{path}/{tier}", None)
-            if rows is None or rows.dtype != torch.uint8 or rows.shape != batch.weights_host.shape:
+            if rows is None or not give_memory(batch, rows):
                 raise GraceError(
                     f"{folder}: rows of {path!r} in {tier} are missing or have another size; "
                     "save the model again"
                 )
-            batch.weights_host = rows
 
 
 def _give_dense(model: nn.Module, arrays: dict[str, Tensor], folder: Path) -> None:

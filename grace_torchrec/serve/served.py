@@ -17,6 +17,7 @@ from torch import nn
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.schedule.stream_pass import Scheduled
+from grace_torchrec.serve.copies import twin_of
 from grace_torchrec.serve.masters import Masters
 from grace_torchrec.serve.members import Members
 from grace_torchrec.serve.slots import Slots
@@ -25,38 +26,30 @@ from grace_torchrec.serve.table_batch_collection import TableBatchCollection
 Target = Literal["module", "torchscript"]
 
 
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """One slot: a model and the collections in it.
 
-    Args:
+    Attributes:
         module: What is called: scheduled, as it was, or scripted.
         eager: The same modules, neither traced nor scheduled.
         collections: Dotted path -> the served form of a collection.
-        shares_rows: Whether its rows lie in the memory of the other slot.
-
-    Attributes:
-        module: As given.
-        eager: As given.
-        collections: As given.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        eager: nn.Module,
-        collections: Mapping[str, TableBatchCollection],
-        *,
-        shares_rows: bool = False,
-    ) -> None:
-        self.module, self.eager, self.collections = module, eager, collections
-        self._shares_rows = shares_rows
+    module: nn.Module
+    eager: nn.Module
+    collections: Mapping[str, TableBatchCollection]
 
-    def own_rows(self) -> None:
-        """Take memory of its own before the first write: models without deltas need it once."""
-        if self._shares_rows:
-            for collection in self.collections.values():
-                collection.own_rows()
-            self._shares_rows = False
+    def with_own_rows(self) -> "ServedModel":
+        """Return a second model with rows of its own, over the same graph and dense weights."""
+        module, eager = twin_of(self.module, self.eager)
+        held: dict[str, TableBatchCollection] = {}
+        for path in self.collections:
+            twin = eager.get_submodule(path)
+            assert isinstance(twin, TableBatchCollection)
+            twin.own_rows()
+            held[path] = twin
+        return ServedModel(module, eager, held)
 
 
 @dataclass(frozen=True, eq=False)

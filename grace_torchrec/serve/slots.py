@@ -2,13 +2,13 @@
 
 Flow: Served asks *Slots* for its content before a batch and gives it back after it; a delta writes
 the other slot, and the slots change places between batches.
-With two slots no reader ever waits: a writer waits, for at most the batches under way.  With one
-slot (half the memory) a reader that comes while rows are written waits for the batches under way
-and for the writing.
+With two slots no reader ever waits: a writer waits, for at most the batches under way.  The second
+is made at the first write.  With one slot (half the memory) a reader that comes while rows are
+written waits for the batches under way and for the writing.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -21,15 +21,17 @@ class Slots(Generic[T]):
     """One or two equal contents, of which readers see one, and a version.
 
     Args:
-        contents: One or two; a write is applied to each, so they stay equal.
-        version: Version of the contents as they are.
+        content: The first content.
+        copy: Makes an equal one that shares nothing that is written; without, there is one slot.
+        version: Version of the content as it is.
     """
 
-    def __init__(self, contents: Sequence[T], version: int = 0) -> None:
-        if len(contents) not in (1, 2):
-            raise GraceError(f"slots: one or two contents, got {len(contents)}")
-        self._contents = list(contents)
-        self._readers = [0] * len(contents)
+    def __init__(
+        self, content: T, copy: Callable[[T], T] | None = None, version: int = 0
+    ) -> None:
+        self._contents = [content]
+        self._copy = copy
+        self._readers = [0, 0]
         self._active = 0
         self._closed = False  # one slot only: a write is waiting or under way
         self._torn: str | None = None
@@ -44,7 +46,7 @@ class Slots(Generic[T]):
 
     @property
     def contents(self) -> list[T]:
-        """All contents, the one that readers see first."""
+        """The contents there are, the one that readers see first."""
         return self._contents[self._active :] + self._contents[: self._active]
 
     @contextmanager
@@ -56,7 +58,7 @@ class Slots(Generic[T]):
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
-            if self._torn is not None and len(self._contents) == 1:
+            if self._torn is not None and self._copy is None:
                 raise GraceError(self._torn)
             slot, version = self._active, self._version
             self._readers[slot] += 1
@@ -72,8 +74,8 @@ class Slots(Generic[T]):
         """Apply ``write`` to every content; readers see the old or the new one, never a mixture.
 
         Args:
-            write: Changes one content; called once for each, one after the other. Everything that
-                can fail is done before: a write that fails half-way ends all writing.
+            write: Changes one content; called for each, one after the other.  What can fail is to
+                be done before: a write that fails half-way ends all writing.
 
         Returns:
             The new version.
@@ -84,8 +86,10 @@ class Slots(Generic[T]):
         with self._one_writer:
             if self._torn is not None:
                 raise GraceError(self._torn)
-            if len(self._contents) == 1:
+            if self._copy is None:
                 return self._write_alone(write)
+            if len(self._contents) == 1:
+                self._contents.append(self._copy(self._contents[0]))
             old = self._active
             self._wait_until_unread(1 - old)
             self._write(write, 1 - old)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
     IntNBitTableBatchedEmbeddingBagsCodegen,
 )
@@ -111,6 +112,32 @@ def batches_of(module: nn.Module) -> list[TableBatch]:
     """Return every table batch of ``module`` once, in a fixed order."""
     pieces = (piece for of_table in pieces_of(module).values() for piece in of_table)
     return list(dict.fromkeys(piece.batch for piece in pieces))
+
+
+def give_memory(batch: TableBatch, rows: Tensor) -> bool:
+    """Let a table batch that was made on the meta device read its rows where they lie on the CPU.
+
+    Args:
+        batch: The table batch.
+        rows: uint8, all its rows.
+
+    Returns:
+        Whether they have the size that it needs; it is not changed otherwise.
+    """
+    batch.reset_weights_placements_and_offsets(torch.device("cpu"), EmbeddingLocation.HOST.value)
+    if rows.dtype != torch.uint8 or tuple(rows.shape) != (batch.host_size,):
+        return False
+    batch.recompute_module_buffers()
+    for name, buffer in list(batch.named_buffers()):
+        if buffer.is_meta:  # of caches, which a CPU has not
+            setattr(batch, name, torch.zeros(buffer.shape, dtype=buffer.dtype, device="cpu"))
+    batch.use_cpu = True
+    batch.weight_initialized = False
+    num_bytes, batch.host_size = batch.host_size, 0
+    batch.initialize_weights()  # would allocate and clear them
+    batch.host_size, batch.weights_host = num_bytes, rows
+    batch.weights_dev = torch.zeros(0, dtype=torch.uint8, device="cpu")
+    return True
 
 
 def own_memory(batch: TableBatch) -> None:
