@@ -23,6 +23,7 @@ DATA_TYPES: dict[str, DataType] = {
     "int4": DataType.INT4,
 }
 SCALE_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
+DIM_MULTIPLE = {"int8": 2, "int4": 4}  # values of a row fill an even number of bytes
 LARGEST_HALF = torch.finfo(torch.float16).max
 
 
@@ -35,7 +36,7 @@ def row_types(plan: Plan, asked: str | None) -> dict[str, str]:
 
     Raises:
         GraceError: the type is unknown.
-        NotSupported: int4 rows of an odd dimension: two values share a byte.
+        NotSupported: fbgemm cannot quantise rows of a table's dimension.
     """
     wanted = plan.options.row_dtype if asked is None else asked
     if wanted not in ("table", *DATA_TYPES):
@@ -45,10 +46,11 @@ def row_types(plan: Plan, asked: str | None) -> dict[str, str]:
     types: dict[str, str] = {}
     for key, table in plan.tables.items():
         types[key] = table.spec.dtype if wanted == "table" else wanted
-        if types[key] == "int4" and table.spec.dim % 2:
+        multiple = DIM_MULTIPLE.get(types[key], 1)
+        if table.spec.dim % multiple:
             raise NotSupported(
-                f"table {key}: int4 packs two values into a byte, its dimension is "
-                f"{table.spec.dim}; convert it with row_dtype 'int8'"
+                f"table {key}: {types[key]} rows need a dimension that is a multiple of {multiple}, "
+                f"it has {table.spec.dim}; convert it with row_dtype 'fp16'"
             )
     return types
 
