@@ -25,7 +25,7 @@ from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
-from grace_torchrec.serve.sharding import Sharding, devices_told, shard_
+from grace_torchrec.serve.sharding import Sharding, check_sharding, devices_told, shard_
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
 from grace_torchrec.serve.torchscript import scripted
@@ -84,13 +84,18 @@ def convert(
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
     types = row_types(plan, row_dtype)
+    if sharding is not None:
+        check_sharding(sharding, {t.spec.name: types[key] for key, t in plan.tables.items()})
     scripting = target == "torchscript"
     conversion = Conversion(
         target, types, streams, 1 if scripting else slots, plan.options.bad_ids, strict
     )
     # Shards have memory of their own: what they are made from needs none.
     device = "cpu" if sharding is None else "meta"
-    eager, collections = with_table_batches(skeleton, originals, plan, conversion, device)
+    apart = sharding is not None and bool(sharding.row_wise)
+    eager, collections = with_table_batches(
+        skeleton, originals, plan, conversion, device, types_apart=apart
+    )
     weights = {path: weights_of(original) for path, original in originals.items()}
     for path, collection in collections.items():
         if sharding is not None:
@@ -116,6 +121,8 @@ def with_table_batches(
     plan: Plan,
     conversion: Conversion,
     device: str = "cpu",
+    *,
+    types_apart: bool = False,
 ) -> tuple[nn.Module, dict[str, TableBatchCollection]]:
     """Put the served form of every stock collection in its place, without rows yet.
 
@@ -131,7 +138,7 @@ def with_table_batches(
                 plans[table.spec.name], types[table.spec.name] = table, conversion.row_types[key]
         collections[path] = TableBatchCollection(
             original, plans, types, bad_ids=conversion.bad_ids, strict=conversion.strict,
-            path=path, device=device,
+            path=path, device=device, types_apart=types_apart,
         )  # fmt: skip
         skeleton = put_everywhere(skeleton, original, collections[path])
     return skeleton.eval(), collections

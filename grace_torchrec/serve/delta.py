@@ -140,6 +140,8 @@ def _checked_ids(key: str, given: Any, num_rows: int) -> Tensor:
     if not isinstance(given, Sequence) or len(given) != 2:
         raise GraceError(f"delta: table {key!r} needs (ids, rows), got {type(given).__name__}")
     ids = _as_tensor(given[0])
+    if ids is not None and ids.dim() == 1 and not ids.numel():
+        return torch.zeros(0, dtype=torch.int64)  # an empty list has no type
     whole = ids is not None and not (ids.is_floating_point() or ids.is_complex())
     if ids is None or not whole or ids.dtype == torch.bool or ids.dim() != 1:
         raise GraceError(f"delta: table {key!r} needs a vector of whole numbers as ids")
@@ -183,9 +185,9 @@ def _writes(
 ) -> list[RowWrite]:
     """Return every packed row that a table's delta changes."""
     collection = collections[delta.collection]
-    row_type = collection.row_types[delta.table]
+    types = collection.type_of
     name = collection.table_plans[delta.table].spec.name
-    packed = pack_rows(delta.rows_KD, row_type)
+    packed = pack_rows(delta.rows_KD, types[name])
     writes = [RowWrite(delta.collection, name, delta.ids_K, packed)]
     for inner_table, (table, indptr, items) in collection.sets.items():
         if table != delta.table:
@@ -200,7 +202,7 @@ def _writes(
         rows = _float_rows(masters[delta.key], delta, needed)
         sums = sum_sets(rows, set_indptr_T1, places)
         writes.append(
-            RowWrite(delta.collection, inner_table, sums_T, pack_rows(sums, row_type))
+            RowWrite(delta.collection, inner_table, sums_T, pack_rows(sums, types[inner_table]))
         )
     return writes
 

@@ -17,7 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.embedding_bag_collection import stored_name
+from grace_torchrec.modules.embedding_bag_collection import TIERS, stored_name
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
@@ -54,20 +54,19 @@ class DirectRows:
     @classmethod
     def of(cls, owner: "TableBatchCollection") -> "DirectRows | None":
         """Lay the tables out; None where the table batches have to look up themselves."""
-        pieces = owner.pieces()
+        pieces, types = owner.pieces(), owner.type_of
         whole = all(len(p) == 1 and _is_plain_memory(p[0]) for p in pieces.values())
-        if not whole or any(kind not in VALUES for kind in owner.row_types):
+        if not whole or any(kind not in VALUES for kind in types.values()):
             return None
         rewriter = owner.rewriter
         arrays = _Arrays(pieces)
         plain, rewritten = [], []
-        for t, (plan, kind) in enumerate(zip(owner.table_plans, owner.row_types, strict=True)):
+        for t, plan in enumerate(owner.table_plans):
             name = plan.spec.name
-            rows = arrays(name, kind)
-            stored = [
-                arrays(held, kind) if held in pieces else rows[:0]
-                for held in (stored_name(name, "hbm"), stored_name(name, "host"))
-            ]
+            rows, beside = arrays(name, types[name]), [stored_name(name, tier) for tier in TIERS]
+            if any(types.get(held, types[name]) != types[name] for held in beside):
+                return None
+            stored = [arrays(held, types[held]) if held in pieces else rows[:0] for held in beside]
             codes = ops.packed_codes(rewriter.item_codes()[t])
             rest = rewriter.hot_rows()[t].numpy(), rewriter.num_hbm_sums[t]
             rewritten.append(TableRows(rows, *stored, cpu.EMPTY_I32, *rest))

@@ -135,9 +135,9 @@ def _arrays(served: Served, model: ServedModel) -> dict[str, Tensor]:
 
 
 def _batches(collection: TableBatchCollection) -> list[tuple[str, Any]]:
-    """Return (name, table batch) of a collection in a fixed order: one for each tier in use."""
+    """Return (name, table batch) of a collection in a fixed order: one for each memory."""
     inner = collection.inner_collections()
-    return [(tier, batch) for tier, module in inner.items() for batch in batches_of(module)]
+    return [(name, batch) for name, module in inner.items() for batch in batches_of(module)]
 
 
 def _give_rows(

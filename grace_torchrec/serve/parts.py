@@ -1,8 +1,8 @@
 """Parts: rewritten bags by the memory their rows lie in, and their lookup by table batches.
 
 Flow: raw or rewritten bags -> *Splitter* -> one bag of plain rows, of stored rows in HBM and of
-stored rows in host memory for each feature -> *PartsLookup*: the tiers' collections, whose outputs
-are added up.  The lookup uses stock operators only, so it can be scripted and run without us.
+stored rows in host memory for each feature -> *PartsLookup*: the memories' collections, whose
+outputs are added up.  The lookup uses stock operators only, so it can be scripted and run without us.
 Shapes: F features, B bags of each, P rows, D dimension.
 """
 
@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
+from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
-from grace_torchrec.plans.plan import TablePlan
 
 
 class Splitter(nn.Module):
@@ -117,28 +116,26 @@ def _local_rows(
 
 
 class PartsLookup(nn.Module):
-    """The collections of the memories in use, and which of their outputs add up to a feature.
+    """The collections that hold rows, and which of their outputs add up to a feature.
 
     Args:
-        inner: Tier -> quantised collection, sharded or not.
-        plans: Plan of each table, in order.
-        names: Name of each output feature in the parts.
+        inner: Name -> quantised collection, sharded or not.
+        parts: For each output feature the (name of a collection, key of its output) that add up.
+        mean: MEAN pooling, for each output feature.
     """
 
     def __init__(
-        self, inner: Mapping[str, nn.Module], plans: Sequence[TablePlan], names: Sequence[str]
+        self,
+        inner: Mapping[str, nn.Module],
+        parts: Sequence[Sequence[tuple[str, str]]],
+        mean: Sequence[bool],
     ) -> None:
         super().__init__()
-        self.tiers = list(inner)
-        for tier, collection in inner.items():
-            setattr(self, tier, collection)
-        of_feature = [plan for plan in plans for _ in plan.spec.features]
-        self.mean = [plan.spec.pooling == "mean" for plan in of_feature]
-        self.parts = [
-            [(plan.placement.originals, name)]
-            + [(tier, name + PART_SUFFIX[tier]) for tier in stored_sets(plan)]
-            for plan, name in zip(of_feature, names, strict=True)
-        ]
+        self.names = list(inner)
+        for name, collection in inner.items():
+            setattr(self, name, collection)
+        self.parts = [list(places) for places in parts]
+        self.mean = list(mean)
 
     def forward(self, parts: KeyedJaggedTensor, lengths: Tensor, stride: int) -> Tensor:
         """Return float32 ``[B, sum of D]``.
@@ -148,12 +145,12 @@ class PartsLookup(nn.Module):
             lengths: int64 ``[F, B]`` of the bags as they were given: MEAN divides by them.
             stride: Bags B of each feature.
         """
-        looked_up = {tier: getattr(self, tier)(parts).to_dict() for tier in self.tiers}
+        looked_up = {name: getattr(self, name)(parts).to_dict() for name in self.names}
         columns = []
         for feature, places in enumerate(self.parts):
             column = looked_up[places[0][0]][places[0][1]]
-            for tier, key in places[1:]:
-                column = column + looked_up[tier][key]
+            for name, key in places[1:]:
+                column = column + looked_up[name][key]
             column = column[:stride]  # a batch of no bags was looked up as one empty bag
             if self.mean[feature]:
                 column = column / lengths[feature].clamp(min=1).unsqueeze(1)

@@ -24,6 +24,7 @@ DATA_TYPES: dict[str, DataType] = {
 }
 SCALE_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
 DIM_MULTIPLE = {"int8": 2, "int4": 4}  # values of a row fill an even number of bytes
+WIDER = {"fp32": "fp32", "fp16": "fp32", "int8": "fp16", "int4": "int8"}
 LARGEST_HALF = torch.finfo(torch.float16).max
 
 
@@ -53,6 +54,20 @@ def row_types(plan: Plan, asked: str | None) -> dict[str, str]:
                 f"it has {table.spec.dim}; convert it with row_dtype 'fp16'"
             )
     return types
+
+
+def sum_type(row_type: str, table_dtype: str) -> str:
+    """Return the type of stored rows beside rows of a type.
+
+    A sum has a wider range than its rows, so packed like them it would be coarser than they are
+    together: beside packed rows it is held in the next wider type.  That takes no more memory than
+    was planned, for plans count rows of the table's own type.
+
+    Args:
+        row_type: Type of the rows in serving.
+        table_dtype: Type of the rows in the model.
+    """
+    return row_type if row_type == table_dtype else WIDER[row_type]
 
 
 def packed_bytes(row_type: str, dim: int) -> int:

@@ -27,6 +27,7 @@ from torchrec.distributed.sharding_plan import (
     table_wise,
 )
 from torchrec.distributed.types import BoundsCheckMode, ShardingEnv
+from torchrec.modules.embedding_configs import DataType
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
 from grace_torchrec.errors import GraceError, NotSupported
@@ -105,36 +106,40 @@ class Sharding:
         }
 
 
-def shard_(collection: TableBatchCollection, sharding: Sharding) -> None:
-    """Spread the tables of a collection; their rows are to be assigned afterwards.
+def check_sharding(sharding: Sharding, types: Mapping[str, str]) -> None:
+    """Refuse row-wise sharding of what cannot be.
+
+    Args:
+        sharding: What is asked for.
+        types: Table name -> type of its rows.
 
     Raises:
-        GraceError: ``row_wise`` names no table of the collection.
+        GraceError: there is no such table.
         NotSupported: rows without a scale (fp16, fp32) cannot be sharded row-wise.
     """
-    names = [plan.spec.name for plan in collection.table_plans]
-    kinds = dict(zip(names, collection.row_types, strict=True))
     for name in sharding.row_wise:
-        if kinds.get(name, "int8") not in ("int8", "int4"):
+        if name not in types:
+            raise GraceError(f"sharding: no table {name!r}; the model has {sorted(types)}")
+        if types[name] not in ("int8", "int4"):
             raise NotSupported(
-                f"table {name!r}: TorchRec shards {kinds[name]} rows by table only; convert it with "
+                f"table {name!r}: TorchRec shards {types[name]} rows by table only; convert it with "
                 "row_dtype 'int8', or leave it out of row_wise"
             )
-    split_scale = all(kind in ("int8", "int4") for kind in kinds.values())
+
+
+def shard_(collection: TableBatchCollection, sharding: Sharding) -> None:
+    """Spread the tables of a collection; their rows are to be assigned afterwards."""
     change: dict[str, nn.Module] = {}
     with devices_told():
-        for tier, inner in collection.inner_collections().items():
+        for name, inner in collection.inner_collections().items():
             assert isinstance(inner, QuantEmbeddingBagCollection)
-            tiers = {c.name: tier for c in inner.embedding_bag_configs()}
-            change[tier] = shard_collection(inner, tiers, sharding, split_scale)
+            tiers = {c.name: name.partition("_")[0] for c in inner.embedding_bag_configs()}
+            change[name] = shard_collection(inner, tiers, sharding)
     collection.replace_inner(change)
 
 
 def shard_collection(
-    inner: QuantEmbeddingBagCollection,
-    tiers: Mapping[str, str],
-    sharding: Sharding,
-    split_scale: bool,
+    inner: QuantEmbeddingBagCollection, tiers: Mapping[str, str], sharding: Sharding
 ) -> nn.Module:
     """Shard one quantised collection by TorchRec's sharder.
 
@@ -142,8 +147,9 @@ def shard_collection(
         inner: The collection.
         tiers: Table name -> its tier.
         sharding: How.
-        split_scale: See :meth:`Sharding.fused_params`.
     """
+    configs = inner.embedding_bag_configs()
+    split_scale = all(c.data_type in (DataType.INT8, DataType.INT4) for c in configs)
     sharder = QuantEmbeddingBagCollectionSharder(
         fused_params=sharding.fused_params(split_scale=split_scale)
     )

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torchrec.distributed.types import BoundsCheckMode
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import (
     EmbeddingBagCollection,
@@ -23,14 +24,14 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_torchrec.modules import _torchrec
-from grace_torchrec.modules.embedding_bag_collection import TIERS, stored_name
+from grace_torchrec.modules.embedding_bag_collection import stored_name
 from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.serve.direct_rows import DirectRows
 from grace_torchrec.serve.parts import PartsLookup, Splitter
-from grace_torchrec.serve.row_types import DATA_TYPES, pack_rows
+from grace_torchrec.serve.row_types import DATA_TYPES, pack_rows, sum_type
 from grace_torchrec.serve.table_pieces import TablePiece, batches_of, fill, own_memory, pieces_of
 from grace_torchrec.sums.build_rows import sum_sets
 
@@ -49,6 +50,7 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         strict: Refuse a batch whose weights would be ignored (default: warn once).
         path: Dotted path in its model.
         device: Where the table batches are made: the CPU, or ``meta`` to give them rows later.
+        types_apart: A table batch for each type of rows too, not only for each memory.
 
     Attributes:
         path: As given.
@@ -69,6 +71,7 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         strict: bool = False,
         path: str = "",
         device: str = "cpu",
+        types_apart: bool = False,
     ) -> None:
         super().__init__()
         self.path, self.strict = path, strict
@@ -84,15 +87,19 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         self._output_names = _torchrec.output_names(self._configs)
         self._dims = [c.embedding_dim for c in self._configs for _ in c.feature_names]
         names = [f"{path}/{name}" if path else name for name in self._output_names]
-        self._tier_of: dict[str, str] = {}  # name of an inner table -> tier
+        self._type_of: dict[str, str] = {}  # name of an inner table -> type of its rows
         self._sets: dict[str, tuple[int, Tensor, Tensor]] = {}  # stored table -> table, its sets
         rewriter = Rewriter(self._plans, names, bad_ids)
         self.splitter = Splitter(
             rewriter, self._input_names, path, is_weighted=self._is_weighted, strict=strict
         )
-        inner = {tier: self._inner(tier, names, torch.device(device)) for tier in TIERS}
-        held = {tier: made for tier, made in inner.items() if made is not None}
-        self.lookup = PartsLookup(held, self._plans, names)
+        configs = self._inner_configs(names, types_apart)
+        of_feature = [plan for plan in self._plans for _ in plan.spec.features]
+        self.lookup = PartsLookup(
+            {name: self._batches(held, torch.device(device)) for name, held in configs.items()},
+            [_parts(configs, name) for name in names],
+            [plan.spec.pooling == "mean" for plan in of_feature],
+        )
         self.plain_batches = 0
         self._direct: DirectRows | None = None
         self.eval()
@@ -177,9 +184,9 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         return list(self._plans)
 
     @property
-    def row_types(self) -> list[str]:
-        """Type of the rows of each table, in order."""
-        return list(self._row_types)
+    def type_of(self) -> dict[str, str]:
+        """Name of an inner table, of originals or stored rows -> type of its rows."""
+        return dict(self._type_of)
 
     @property
     def sets(self) -> dict[str, tuple[int, Tensor, Tensor]]:
@@ -198,15 +205,15 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
             weights: Table name -> ``[N, D]``.
         """
         pieces = self.pieces()
-        for config, row_type in zip(self._configs, self._row_types, strict=True):
-            rows = weights[config.name].detach()
+        for config in self._configs:
+            rows, row_type = weights[config.name].detach(), self._type_of[config.name]
             starts = range(0, rows.shape[0], FILLED_ROWS)
             fill(
                 pieces[config.name],
                 (pack_rows(rows[k : k + FILLED_ROWS], row_type) for k in starts),
             )
         for name, (table, indptr, items) in self._sets.items():
-            rows, row_type = weights[self._configs[table].name].detach(), self._row_types[table]
+            rows, row_type = weights[self._configs[table].name].detach(), self._type_of[name]
             starts = range(0, indptr.numel() - 1, FILLED_ROWS)
             sums = (sum_sets(rows, indptr[k : k + FILLED_ROWS + 1], items) for k in starts)
             fill(pieces[name], (pack_rows(some, row_type) for some in sums))
@@ -227,53 +234,54 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         self.lay_out()
 
     def replace_inner(self, change: Mapping[str, nn.Module]) -> None:
-        """Put other collections (shards) in the place of those of the tiers."""
-        for tier, module in change.items():
-            setattr(self.lookup, tier, module)
+        """Put other collections (shards) in the place of the inner ones."""
+        for name, module in change.items():
+            setattr(self.lookup, name, module)
         self._direct = None
 
     def inner_collections(self) -> dict[str, nn.Module]:
-        """Return the collections of the tiers in use, by tier."""
-        return {tier: getattr(self.lookup, tier) for tier in self.lookup.tiers}
+        """Return the collections that hold rows by name: the tier, and the type if apart."""
+        return {name: getattr(self.lookup, name) for name in self.lookup.names}
 
-    def tier_of(self, inner_table: str) -> str:
-        """Return the tier that an inner table was planned for."""
-        return self._tier_of[inner_table]
-
-    def _inner(
-        self, tier: str, names: list[str], device: torch.device
-    ) -> QuantEmbeddingBagCollection | None:
-        """Make the table batch of one tier, without rows yet."""
-        configs: list[EmbeddingBagConfig] = []
+    def _inner_configs(
+        self, names: list[str], types_apart: bool
+    ) -> dict[str, list[EmbeddingBagConfig]]:
+        """Return the inner tables by the table batch that holds them: one for each memory."""
+        found: dict[str, list[EmbeddingBagConfig]] = {}
         left = iter(names)
         for t, (config, plan) in enumerate(zip(self._configs, self._plans, strict=True)):
             features = [next(left) for _ in config.feature_names]
-            data_type = DATA_TYPES[self._row_types[t]]
-            shapes: list[tuple[str, int, str]] = []
-            if plan.placement.originals == tier:
-                shapes.append((config.name, config.num_embeddings, ""))
-            sets = stored_sets(plan).get(tier)
-            if sets is not None:
-                name = stored_name(config.name, tier)
+            own = self._row_types[t]
+            tables = [(config.name, plan.placement.originals, config.num_embeddings, own, "")]
+            for tier, sets in stored_sets(plan).items():
+                name, kind = stored_name(config.name, tier), sum_type(own, plan.spec.dtype)
                 indptr, items = (torch.from_numpy(array) for array in sets)
                 self._sets[name] = (t, indptr, items)
-                shapes.append((name, indptr.numel() - 1, PART_SUFFIX[tier]))
-            for name, num_rows, suffix in shapes:
+                tables.append((name, tier, indptr.numel() - 1, kind, PART_SUFFIX[tier]))
+            for name, tier, num_rows, kind, suffix in tables:
                 rows = torch.empty(num_rows, config.embedding_dim, device="meta")
                 made = _torchrec.table_config(config, name, rows, [f + suffix for f in features])
-                configs.append(replace(made, data_type=data_type))
-                self._tier_of[name] = tier
-        if not configs:
-            return None
-        return QuantEmbeddingBagCollection(
+                batch = f"{tier}_{kind}" if types_apart else tier
+                found.setdefault(batch, []).append(replace(made, data_type=DATA_TYPES[kind]))
+                self._type_of[name] = kind
+        return {name: found[name] for name in sorted(found)}
+
+    def _batches(
+        self, configs: list[EmbeddingBagConfig], device: torch.device
+    ) -> QuantEmbeddingBagCollection:
+        """Make a table batch, without rows yet."""
+        collection = QuantEmbeddingBagCollection(
             configs,
             self._is_weighted,
             device,
             output_dtype=torch.float32,
             register_tbes=True,
-            row_alignment=1 if device.type == "cpu" else 16,
+            row_alignment=1,
             cache_features_order=True,  # the parts always stand in the same order
         )
+        for batch in collection.tbes:  # rewriting has dealt with bad ids
+            batch.bounds_check_mode_int = BoundsCheckMode.NONE.value
+        return collection
 
     def _count_plain(self) -> None:
         """Count a plain batch that reads plain rows; tell it the first time."""
@@ -288,3 +296,12 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""
         return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
+
+
+def _parts(
+    configs: Mapping[str, list[EmbeddingBagConfig]], feature: str
+) -> list[tuple[str, str]]:
+    """Return (table batch, key) of the bags of a feature: plain ones first."""
+    keys = [feature + suffix for suffix in PART_SUFFIX.values()]
+    places = {f: name for name, held in configs.items() for c in held for f in c.feature_names}
+    return [(places[key], key) for key in keys if key in places]

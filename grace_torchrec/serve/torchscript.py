@@ -85,8 +85,11 @@ def scripted(
     try:
         with torch.no_grad():
             wanted = model(*batch)  # stock collections note the order of their features now
-            traced = fx.GraphModule(model, Tracer(leaf_modules=[TABLE_BATCH]).trace(model))
-            script: nn.Module = torch.jit.script(traced)
+            graph = Tracer(leaf_modules=[TABLE_BATCH]).trace(model)
+            for node, argument in zip(graph.find_nodes(op="placeholder"), batch, strict=False):
+                if isinstance(argument, KeyedJaggedTensor):
+                    node.type = KeyedJaggedTensor  # a model may not say so
+            script: nn.Module = torch.jit.script(fx.GraphModule(model, graph))
             found = script(*batch)
     except Exception as error:  # whatever the model's own code raises on a proxy or in a compiler
         raise NotSupported(

@@ -5,13 +5,21 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torchrec import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig
+from torchrec import (
+    EmbeddingBagCollection,
+    EmbeddingBagConfig,
+    EmbeddingCollection,
+    EmbeddingConfig,
+    KeyedJaggedTensor,
+)
 from torchrec.inference.modules import quantize_inference_model
 
 import grace_torchrec as grace
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.swap import accelerate_
+from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.row_types import pack_rows
 from grace_torchrec.traces.synthetic import generate
 
 QUANTISED = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
@@ -63,25 +71,21 @@ def test_the_error_is_no_larger_than_that_of_stock_quantisation(row_dtype, rewri
     errors = {"ours": [], "stock": []}
     held_out = list(grace.rewrite(batches[8:], served)) if rewriting == "ahead" else batches[8:]
     for plain, ours in zip(batches[8:], held_out, strict=True):
-        want = model(plain).to_dict()["item"]
+        want = model(plain).to_dict()["item"].detach()
         errors["ours"].append(served(ours).to_dict()["item"] - want)
         errors["stock"].append(stock(plain).to_dict()["item"] - want)
     ours, theirs = (torch.cat(errors[name]) for name in ("ours", "stock"))
-    assert ours.abs().max() <= 1.05 * theirs.abs().max()
-    assert ours.pow(2).mean() <= 1.05**2 * theirs.pow(2).mean()
+    assert ours.abs().max() <= theirs.abs().max()
+    assert ours.pow(2).mean() <= theirs.pow(2).mean()
 
 
 def grace_table(num_rows, dim):
-    from torchrec import EmbeddingBagConfig
-
     return EmbeddingBagConfig(
         name="t_item", num_embeddings=num_rows, embedding_dim=dim, feature_names=["item"]
     )
 
 
 def bags_of_trace(trace, size=128):
-    from torchrec import KeyedJaggedTensor
-
     batches = []
     for first in range(0, trace.num_bags - size, size):
         bags = trace.offsets_B1[first : first + size + 1]
@@ -94,15 +98,13 @@ def bags_of_trace(trace, size=128):
 def test_sums_are_formed_from_float_rows_and_packed_then(model_of, plan_for, served_of):
     model = model_of(whole=False)
     collection = served_of(model, row_dtype="int8").collections["sparse"]
-    from grace_torchrec.serve.row_types import pack_rows
-
     rows = model.sparse.embedding_bags["t_item"].weight.detach()
     _, indptr, items = collection.sets["t_item__hbm_rows"]
     sums = torch.stack(
         [rows[items[a:b].long()].sum(0) for a, b in zip(indptr[:-1], indptr[1:], strict=True)]
     )
     (piece,) = collection.pieces()["t_item__hbm_rows"]
-    assert torch.equal(piece.rows(), pack_rows(sums, "int8"))
+    assert torch.equal(piece.rows(), pack_rows(sums, collection.type_of["t_item__hbm_rows"]))
 
 
 def test_the_model_is_only_read(model_of, plan_for, served_of, batch):
@@ -232,8 +234,6 @@ def test_a_model_without_tables_and_a_plan_of_another_model_are_refused(model_of
 def test_bad_ids_and_empty_batches_are_treated_as_planned(
     row_dtype, model_of, plan_for, model_plan, batch_of
 ):
-    from grace_torchrec.plans.plan import PlanOptions
-
     model = model_of()
     bad = batch_of({"item": [[1, 99]], "seen": [[2]], "shop": [[0]]})
     none = batch_of({"item": [], "seen": [], "shop": []})
