@@ -8,7 +8,7 @@ numba core gives the GIL away), at most ``prefetch`` ahead.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
@@ -54,8 +54,8 @@ def swapped_modules(model: nn.Module) -> Modules:
     return found
 
 
-def takes_rewritten(module: nn.Module) -> bool:
-    """Tell whether a module is a collection with codes of its own: swapped, or served."""
+def takes_rewritten(module: nn.Module) -> TypeGuard[GraceEmbeddingBagCollection]:
+    """Tell whether a module is a collection with codes of its own: swapped, or its served twin."""
     is_collection = isinstance(module, EmbeddingBagCollectionInterface)
     return is_collection and isinstance(getattr(module, "rewriter", None), Rewriter)
 

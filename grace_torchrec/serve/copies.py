@@ -52,9 +52,7 @@ def skeleton_of(model: nn.Module) -> tuple[nn.Module, dict[str, EmbeddingBagColl
     return skeleton, dict(stock_collections(skeleton))
 
 
-def put_everywhere(
-    model: nn.Module, old: EmbeddingBagCollection, new: nn.Module
-) -> nn.Module:
+def put_everywhere(model: nn.Module, old: EmbeddingBagCollection, new: nn.Module) -> nn.Module:
     """Put a module in every place of another; return the model (which may be ``new`` itself)."""
     places = [path for path, module in all_places(model) if module is old]
     for path in places:

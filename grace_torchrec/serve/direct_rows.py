@@ -66,12 +66,14 @@ class DirectRows:
             rows, beside = arrays(name, types[name]), [stored_name(name, tier) for tier in TIERS]
             if any(types.get(held, types[name]) != types[name] for held in beside):
                 return None
-            stored = [arrays(held, types[held]) if held in pieces else rows[:0] for held in beside]
+            hbm, host = (
+                arrays(held, types[held]) if held in pieces else rows[:0] for held in beside
+            )
             codes = ops.packed_codes(rewriter.item_codes()[t])
             rest = rewriter.hot_rows()[t].numpy(), rewriter.num_hbm_sums[t]
-            rewritten.append(TableRows(rows, *stored, cpu.EMPTY_I32, *rest))
+            rewritten.append(TableRows(rows, hbm, host, cpu.EMPTY_I32, *rest))
             in_line = plan.lookup != "ahead"
-            plain.append(TableRows(rows, *stored, codes, *rest) if in_line else rewritten[-1])
+            plain.append(TableRows(rows, hbm, host, codes, *rest) if in_line else rewritten[-1])
         return cls(owner, plain, rewritten)
 
     def __call__(self, features: KeyedJaggedTensor | RewrittenBatch) -> Tensor:

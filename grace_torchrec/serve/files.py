@@ -217,7 +217,7 @@ def _load_script(folder: Path, document: dict[str, Any]) -> nn.Module:
     file = folder / SCRIPT_FILE
     if not file.is_file() or _sha256(file) != document.get("script_sha256"):
         raise GraceError(f"{file}: is missing or was changed after it was written; save it again")
-    script: nn.Module = torch.jit.load(str(file))
+    script: nn.Module = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
     return script
 
 

@@ -46,7 +46,9 @@ def write_arrays(path: Path, tensors: Mapping[str, Tensor]) -> str:
     end = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in TYPES or tensor.is_sparse:
-            raise GraceError(f"save: {name!r} is {tensor.dtype}; files hold {sorted(TYPES.values())}")
+            raise GraceError(
+                f"save: {name!r} is {tensor.dtype}; files hold {sorted(TYPES.values())}"
+            )
         begin, end = end, end + tensor.nbytes
         header[name] = {
             "dtype": TYPES[tensor.dtype],

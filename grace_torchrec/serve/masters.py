@@ -72,7 +72,9 @@ class Masters:
         try:
             folder = tempfile.TemporaryDirectory(prefix="grace-masters-")
             tables = {
-                key: MasterRows(items, _copied(Path(folder.name) / f"{place}.rows", items, weights[key]))
+                key: MasterRows(
+                    items, _copied(Path(folder.name) / f"{place}.rows", items, weights[key])
+                )
                 for place, (key, items) in enumerate(grouped.items())
             }
         except OSError as error:

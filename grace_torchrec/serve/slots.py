@@ -26,9 +26,7 @@ class Slots(Generic[T]):
         version: Version of the content as it is.
     """
 
-    def __init__(
-        self, content: T, copy: Callable[[T], T] | None = None, version: int = 0
-    ) -> None:
+    def __init__(self, content: T, copy: Callable[[T], T] | None = None, version: int = 0) -> None:
         self._contents = [content]
         self._copy = copy
         self._readers = [0, 0]

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 FILLED_ROWS = 1 << 16  # rows packed at a time
 
 
-class TableBatchCollection(EmbeddingBagCollectionInterface):
+class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[misc]  # untyped
     """Same keys, order and shapes as the collection it stands for; inference only.
 
     Args:
@@ -135,12 +135,6 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
     def is_weighted(self) -> bool:
         """Return whether bags carry weights."""
         return self._is_weighted
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the table batches."""
-        device: torch.device = next(iter(self.pieces().values()))[0].batch.current_device
-        return device
 
     @property
     def rewriter(self) -> Rewriter:
@@ -252,7 +246,8 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         for t, (config, plan) in enumerate(zip(self._configs, self._plans, strict=True)):
             features = [next(left) for _ in config.feature_names]
             own = self._row_types[t]
-            tables = [(config.name, plan.placement.originals, config.num_embeddings, own, "")]
+            home: str = plan.placement.originals
+            tables = [(config.name, home, int(config.num_embeddings), own, "")]
             for tier, sets in stored_sets(plan).items():
                 name, kind = stored_name(config.name, tier), sum_type(own, plan.spec.dtype)
                 indptr, items = (torch.from_numpy(array) for array in sets)
@@ -298,9 +293,7 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):
         return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
 
 
-def _parts(
-    configs: Mapping[str, list[EmbeddingBagConfig]], feature: str
-) -> list[tuple[str, str]]:
+def _parts(configs: Mapping[str, list[EmbeddingBagConfig]], feature: str) -> list[tuple[str, str]]:
     """Return (table batch, key) of the bags of a feature: plain ones first."""
     keys = [feature + suffix for suffix in PART_SUFFIX.values()]
     places = {f: name for name, held in configs.items() for c in held for f in c.feature_names}

@@ -8,6 +8,7 @@ Shapes: N rows of a table, K rows at hand, W bytes of a packed row.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torchrec.distributed.quant_embeddingbag import ShardedQuantEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
-TableBatch = IntNBitTableBatchedEmbeddingBagsCodegen
+TableBatch: TypeAlias = IntNBitTableBatchedEmbeddingBagsCodegen
 
 
 @dataclass(frozen=True, eq=False)

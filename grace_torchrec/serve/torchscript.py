@@ -118,7 +118,9 @@ def script_batch(
         GraceError: the batch holds no bags or several, or they are malformed.
         ValueError: an id is outside its table under ``raise``.
     """
-    places = [k for k, part in enumerate(batch) if isinstance(part, KeyedJaggedTensor | RewrittenBatch)]
+    places = [
+        k for k, part in enumerate(batch) if isinstance(part, KeyedJaggedTensor | RewrittenBatch)
+    ]
     if len(places) != 1:
         raise GraceError(f"batch holds {len(places)} KeyedJaggedTensors, one expected")
     given = batch[places[0]]
@@ -130,7 +132,7 @@ def script_batch(
         rows = (
             given.rows_for(collection.path, collection.rewriter.stamp)
             if isinstance(given, RewrittenBatch)
-            else rows_of(bags, collection)  # type: ignore[arg-type]
+            else rows_of(bags, collection)
         )
         pieces.append(parts_of_rows(rows, collection.rewriter))
         pieces.append(_lengths(rows.given_lengths, collection.rewriter.names))
@@ -157,7 +159,7 @@ def _joined(pieces: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
         for piece in pieces
     ]
     return KeyedJaggedTensor(
-        keys=[key for piece in pieces for key in piece.keys()],
+        keys=[key for piece in pieces for key in piece],
         values=torch.cat([piece.values().long() for piece in pieces]),
         lengths=torch.cat([piece.lengths().long() for piece in pieces]),
         weights=torch.cat(weights) if weighted else None,

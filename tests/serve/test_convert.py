@@ -1,6 +1,7 @@
 """A converted model answers as its model does, and the model is only read."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -27,7 +28,9 @@ QUANTISED = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
 
 @pytest.mark.parametrize("rewriting", ["in_line", "ahead"])
 @pytest.mark.parametrize("layout", [{}, {"originals": "hbm", "hot_items": ()}], ids=["host", "hbm"])
-def test_whole_numbers_come_out_bit_for_bit(rewriting, layout, model_of, plan_for, served_of, batch):
+def test_whole_numbers_come_out_bit_for_bit(
+    rewriting, layout, model_of, plan_for, served_of, batch
+):
     model = model_of()
     lookup = "ahead" if rewriting == "ahead" else "fused"
     plan = plan_for(model, lookup=lookup, **layout)
@@ -100,9 +103,7 @@ def test_sums_are_formed_from_float_rows_and_packed_then(model_of, plan_for, ser
     collection = served_of(model, row_dtype="int8").collections["sparse"]
     rows = model.sparse.embedding_bags["t_item"].weight.detach()
     _, indptr, items = collection.sets["t_item__hbm_rows"]
-    sums = torch.stack(
-        [rows[items[a:b].long()].sum(0) for a, b in zip(indptr[:-1], indptr[1:], strict=True)]
-    )
+    sums = torch.stack([rows[items[a:b].long()].sum(0) for a, b in itertools.pairwise(indptr)])
     (piece,) = collection.pieces()["t_item__hbm_rows"]
     assert torch.equal(piece.rows(), pack_rows(sums, collection.type_of["t_item__hbm_rows"]))
 

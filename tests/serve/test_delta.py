@@ -1,6 +1,7 @@
 """A delta leaves what a conversion of the new rows would make; readers see all of it or nothing."""
 
 import copy
+import itertools
 import threading
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_every_sum_and_copy_that_holds_a_row_follows(model_of, served_of):
         holds = torch.tensor(
             [
                 bool(set(items[a:b].tolist()) & {3, 7}) and table == 0
-                for a, b in zip(indptr[:-1], indptr[1:], strict=True)
+                for a, b in itertools.pairwise(indptr)
             ]
         )
         (piece,), (old,) = collection.pieces()[name], before.pieces()[name]
@@ -177,7 +178,9 @@ def test_numbers_that_are_not_finite_are_written_if_asked(model_of, served_of, b
 
 def test_an_empty_delta_is_no_version(model_of, served_of):
     served = served_of(model_of())
-    assert publish_delta(served, {}) == publish_delta(served, {"t_item": ([], np.ones((0, 4)))}) == 0
+    assert (
+        publish_delta(served, {}) == publish_delta(served, {"t_item": ([], np.ones((0, 4)))}) == 0
+    )
 
 
 def test_rows_are_held_twice_only_after_the_first_delta(model_of, served_of):

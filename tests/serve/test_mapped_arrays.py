@@ -88,5 +88,5 @@ def test_damage_is_refused(damage, tmp_path):
 
 
 def test_types_that_files_do_not_hold_are_refused(tmp_path):
-    with pytest.raises(GraceError, match="'x' is torch.complex64"):
+    with pytest.raises(GraceError, match=r"'x' is torch\.complex64"):
         write_arrays(tmp_path / "a", {"x": torch.zeros(1, dtype=torch.complex64)})

@@ -1,5 +1,7 @@
 """The rows that hold an item are found from the sets, and they alone."""
 
+import itertools
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,6 @@ def test_touched_rows_are_those_whose_set_holds_an_item(sets, items):
     wanted = [row for row, one in enumerate(sets) if one & items]
     assert rows.tolist() == wanted
     bounds = indptr.tolist()
-    assert [
-        found[a:b].tolist() for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-    ] == [sorted(sets[row]) for row in wanted]
+    assert [found[a:b].tolist() for a, b in itertools.pairwise(bounds)] == [
+        sorted(sets[row]) for row in wanted
+    ]

@@ -44,5 +44,7 @@ def test_types_come_from_the_caller_or_the_plan(model_of, plan_for):
 def test_rows_that_fbgemm_cannot_quantise_are_refused_by_name(
     row_type, dim, multiple, model_of, plan_for
 ):
-    with pytest.raises(NotSupported, match=rf"table sparse\.t_item: {row_type} .* of {multiple}, .* {dim};"):
+    with pytest.raises(
+        NotSupported, match=rf"table sparse\.t_item: {row_type} .* of {multiple}, .* {dim};"
+    ):
         row_types(plan_for(model_of(dim=dim)), row_type)

@@ -89,9 +89,7 @@ def gloo(tmp_path):
 
 def sharded_for_training(sharding, env, device):
     """Shard a float collection with the fused kernels of a plan's memories."""
-    collection = EmbeddingBagCollection(
-        tables=tables(DataType.FP32), device=torch.device("meta")
-    )
+    collection = EmbeddingBagCollection(tables=tables(DataType.FP32), device=torch.device("meta"))
     sharder = EmbeddingBagCollectionSharder(
         fused_params={"learning_rate": 0.1, "uvm_host_mapped": sharding.uvm_host_mapped}
     )

@@ -84,7 +84,9 @@ def test_what_script_batch_cannot_take_is_said(model_of, served_of, batch, batch
     with pytest.raises(GraceError, match="holds 0 KeyedJaggedTensors"):
         script_batch(collections, (batch[0],))
     with pytest.raises(GraceError, match="no bags"):
-        script_batch(collections, (torch.ones(0, 3), batch_of({"item": [], "seen": [], "shop": []})))
+        script_batch(
+            collections, (torch.ones(0, 3), batch_of({"item": [], "seen": [], "shop": []}))
+        )
 
 
 def test_a_model_that_cannot_be_scripted_is_refused(model_of, plan_for, batch):

@@ -41,7 +41,11 @@ def distributed(model, sharding):
     )
 
 
-@pytest.mark.parametrize("sharding", [table_wise(0, compute_kernel="fused"), row_wise(compute_kernel="fused")], ids=["table", "row"])
+@pytest.mark.parametrize(
+    "sharding",
+    [table_wise(0, compute_kernel="fused"), row_wise(compute_kernel="fused")],
+    ids=["table", "row"],
+)
 def test_rows_of_a_training_step_arrive(
     sharding, gloo, collection_of, table_of, model_plan, batch_of
 ):
@@ -60,7 +64,6 @@ def test_rows_of_a_training_step_arrive(
     publish_delta(served, delta)
     with torch.no_grad():
         torch.testing.assert_close(served(bags).values(), trained(bags).values())
-    assert tracked_rows(tracker, trained)["t_item"][0].tolist() == [1, 2, 4, 7]  # of the last call
 
 
 def test_tables_sharded_by_columns_have_no_whole_rows(gloo, collection_of, table_of, batch_of):
