@@ -27,6 +27,9 @@ class SubCommand:
 
 
 SUB_COMMANDS = {
+    "convert": SubCommand(
+        "grace_torchrec.cli.convert:convert", "Turn a model and its plan into a served folder."
+    ),
     "demo": SubCommand(
         "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
     ),

@@ -9,6 +9,7 @@ Shapes: F features, B bags of each.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -159,7 +160,7 @@ def _joined(pieces: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
         for piece in pieces
     ]
     return KeyedJaggedTensor(
-        keys=[key for piece in pieces for key in piece],
+        keys=list(chain.from_iterable(piece.keys() for piece in pieces)),
         values=torch.cat([piece.values().long() for piece in pieces]),
         lengths=torch.cat([piece.lengths().long() for piece in pieces]),
         weights=torch.cat(weights) if weighted else None,
