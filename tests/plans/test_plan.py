@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction
 
 GOOD = Prediction(
