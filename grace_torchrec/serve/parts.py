@@ -153,6 +153,7 @@ class PartsLookup(nn.Module):
                 column = column + looked_up[name][key]
             column = column[:stride]  # a batch of no bags was looked up as one empty bag
             if self.mean[feature]:
-                column = column / lengths[feature].clamp(min=1).unsqueeze(1)
+                given = lengths[feature].to(column.device)  # bags are rewritten on the CPU
+                column = column / given.clamp(min=1).unsqueeze(1)
             columns.append(column)
         return torch.cat(columns, dim=1)

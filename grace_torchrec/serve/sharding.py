@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from torch import nn
 from torchrec.distributed import global_settings
 from torchrec.distributed.fused_params import (
@@ -33,6 +34,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.row_types import packed_bytes
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
+from grace_torchrec.serve.table_pieces import batches_of
 
 Family = Literal["quant", "fused"]
 HostMemory = Literal["uvm", "uvm_caching"]
@@ -166,6 +168,10 @@ def shard_collection(
     )  # fmt: skip
     env = ShardingEnv.from_local(sharding.world_size, 0)
     sharded: nn.Module = sharder.shard(inner, plan, env, torch.device(sharding.device))
+    for batch in batches_of(sharded):
+        if EmbeddingLocation.MANAGED_CACHING.value in batch.weights_physical_placements:
+            # A lookup changes the cache: the scheduler keeps all of them on one stream.
+            batch.mutable_resources = (f"cache:{batch.embedding_specs[0][0]}",)
     return sharded
 
 

@@ -76,6 +76,8 @@ def test_quant_kernels_of_both_memories_recorded_for_cuda(host_memory, mapped, r
     assert batch.gather_uvm_cache_stats == (host_memory == "uvm_caching")
     assert batch.cache_load_factor == sharding.cache_load_factor
     assert batches_of(sharded) == [batch]
+    caches = getattr(batch, "mutable_resources", ())  # what the race check orders lookups by
+    assert caches == (("cache:t_hot",) if host_memory == "uvm_caching" else ())
 
 
 @pytest.fixture
