@@ -5,7 +5,7 @@ import torch
 from torchrec.inference.modules import quantize_inference_model
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.serve.row_types import pack_rows, packed_bytes, row_types
+from grace_torchrec.serve.row_types import pack_rows, packed_bytes, row_types, sum_type
 
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
 
@@ -48,3 +48,12 @@ def test_rows_that_fbgemm_cannot_quantise_are_refused_by_name(
         NotSupported, match=rf"table sparse\.t_item: {row_type} .* of {multiple}, .* {dim};"
     ):
         row_types(plan_for(model_of(dim=dim)), row_type)
+
+
+def test_sums_of_packed_rows_are_held_in_a_wider_type():
+    assert [sum_type(kind, "fp32") for kind in ("fp32", "fp16", "int8", "int4")] == [
+        "fp32", "fp32", "fp16", "int8"
+    ]  # fmt: skip
+    assert sum_type("fp16", "fp16") == "fp16"  # rows keep their type, and so do their sums
+    wide = {kind: packed_bytes(sum_type(kind, "fp32"), 64) for kind in ("fp16", "int8", "int4")}
+    assert max(wide.values()) <= packed_bytes("fp32", 64)  # no more than was planned
