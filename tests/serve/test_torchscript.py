@@ -52,7 +52,7 @@ def test_a_process_that_never_imported_the_package_computes_the_same(
     served = served_of(model, row_dtype=row_dtype, target="torchscript")
     module = served_of(model, row_dtype=row_dtype)
     torch.jit.save(served.slots.contents[0].module, str(tmp_path / "script.ts"))
-    other = batch_of({"shop": [[1]], "item": [[5, 4, 1, 2, 2]], "seen": [[]]})  # other order, size
+    other = batch_of({"more": [[3]], "shop": [[1]], "item": [[5, 4, 1, 2, 2]], "seen": [[]]})
     batches = [batch, (torch.ones(1, 3), other)]
     for number, one in enumerate(batches):
         given = script_batch(served.collections, one)
