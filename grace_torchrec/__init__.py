@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grace_sharding.calibration import calibrate as calibrate
     from grace_sharding.memory_tiers import MemoryModel as MemoryModel
     from grace_torchrec.api import accelerate_ as accelerate_
     from grace_torchrec.api import plan as plan
@@ -57,6 +58,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "Swapped": "grace_torchrec.modules.swap",
     "Trace": "grace_torchrec.traces.trace",
     "accelerate_": "grace_torchrec.api",
+    "calibrate": "grace_sharding.calibration",
     "convert": "grace_torchrec.serve.convert",
     "load_served": "grace_torchrec.serve.files",
     "plan": "grace_torchrec.api",

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import click
 
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.plans.plan import ROW_DTYPES, Plan
+from grace_torchrec.plans.options import RowDtype
+from grace_torchrec.plans.plan import Plan
 from grace_torchrec.serve.convert import convert as convert_model
 from grace_torchrec.serve.served import Served, Target
 
@@ -19,7 +20,9 @@ from grace_torchrec.serve.served import Served, Target
     "-o", "--out", required=True, type=click.Path(path_type=Path), help="Served folder to write."
 )
 @click.option(
-    "--row-dtype", type=click.Choice(ROW_DTYPES), help="Type of all rows (default: the plan's)."
+    "--row-dtype",
+    type=click.Choice(get_args(RowDtype)),
+    help="Type of all rows (default: the plan's).",
 )
 @click.option("--streams", default=4, show_default=True, help="Streams at most.")
 @click.option("--target", type=click.Choice(get_args(Target)), default="module", show_default=True)

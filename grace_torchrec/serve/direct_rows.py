@@ -15,10 +15,11 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import cpu, ops, ops_rows
+from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.embedding_bag_collection import TIERS, stored_name
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.stored_tables import TIERS, stored_name
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class DirectRows:
             return None
         rewriter = owner.rewriter
         arrays = _Arrays(pieces)
+        codes = rewriter.item_codes()
+        subsets = subset_tables(*rewriter.subsets(), len(codes))
         plain, rewritten = [], []
         for t, plan in enumerate(owner.table_plans):
             name = plan.spec.name
@@ -69,11 +72,13 @@ class DirectRows:
             hbm, host = (
                 arrays(held, types[held]) if held in pieces else rows[:0] for held in beside
             )
-            codes = ops.packed_codes(rewriter.item_codes()[t])
+            code = ops.packed_codes(codes[t])
             rest = rewriter.hot_rows()[t].numpy(), rewriter.num_hbm_sums[t]
             rewritten.append(TableRows(rows, hbm, host, cpu.EMPTY_I32, *rest))
             in_line = plan.lookup != "ahead"
-            plain.append(TableRows(rows, hbm, host, codes, *rest) if in_line else rewritten[-1])
+            plain.append(
+                TableRows(rows, hbm, host, code, *rest, subsets[t]) if in_line else rewritten[-1]
+            )
         return cls(owner, plain, rewritten)
 
     def __call__(self, features: KeyedJaggedTensor | RewrittenBatch) -> Tensor:
@@ -97,7 +102,7 @@ class DirectRows:
                 policy=rewriter.policy, num_threads=torch.get_num_threads(),
             )  # fmt: skip
         except cpu.BadId as bad:
-            raise ops.bad_id(bad, offsets.numpy(), stride, laid_out, rewriter.labels) from None
+            raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
         return pooled
 
     def warm_up(self, num_threads: int) -> None:

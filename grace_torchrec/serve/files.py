@@ -32,6 +32,7 @@ from grace_torchrec.serve.served import Conversion, Served, ServedModel
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
 from grace_torchrec.serve.table_pieces import batches_of, give_memory
+from grace_torchrec.strict_files import read_json
 
 SCHEMA = 1
 NAME, SCRIPT_FILE = "served", "model.ts"
@@ -191,7 +192,7 @@ def _give_masters(arrays: dict[str, Tensor]) -> Masters | None:
 
 def _read_document(folder: Path) -> dict[str, Any]:
     """Read ``served.json`` and check that it is what was written."""
-    document = artifact.read_document(folder / f"{NAME}.json", NAME)
+    document = read_json(folder / f"{NAME}.json", NAME)
     if document.get("schema") != SCHEMA:
         raise GraceError(
             f"{folder}: schema {document.get('schema')!r}, this version reads {SCHEMA}"

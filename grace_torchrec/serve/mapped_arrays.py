@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.strict_files import check_header, plain_file
 
 TYPES = {
     torch.float64: "F64",
@@ -31,6 +32,7 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+ITEM_BYTES = {name: kind.itemsize for kind, name in TYPES.items()}
 ALIGNMENT = 64  # the bytes of the first array begin at a multiple of a cache line
 WORDS = 1 << 16
 STEP = np.uint64(6364136223846793005)
@@ -75,9 +77,11 @@ def read_arrays(path: Path, expected: object, name: str) -> dict[str, Tensor]:
     Raises:
         GraceError: the file is missing, truncated, not valid, or was changed after writing.
     """
+    size = plain_file(path, name)
     try:
+        check_header(path, size, ITEM_BYTES)
         tensors: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise GraceError(f"{path}: not readable ({error}); write the {name} again") from error
     if checksum(tensors) != expected:
         raise GraceError(f"{path}: does not match its checksum; write the {name} again")

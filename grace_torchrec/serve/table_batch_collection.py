@@ -24,10 +24,11 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_torchrec.modules import _torchrec
-from grace_torchrec.modules.embedding_bag_collection import stored_name
 from grace_torchrec.modules.fitting import plan_of_each
-from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
+from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.stored_tables import stored_name
+from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.serve.direct_rows import DirectRows
 from grace_torchrec.serve.parts import PartsLookup, Splitter

@@ -23,6 +23,7 @@ PUBLIC = [
     "Swapped",
     "Trace",
     "accelerate_",
+    "calibrate",
     "convert",
     "load_served",
     "plan",
