@@ -139,7 +139,7 @@ def script_batch(
         pieces.append(_lengths(rows.given_lengths, collection.rewriter.names))
     parts = list(batch)
     # Ours come first: a scripted collection finds its parts by their places.
-    parts[places[0]] = _joined([bags, *pieces])
+    parts[places[0]] = _joined([*pieces, bags])
     return tuple(parts)
 
 
