@@ -8,10 +8,9 @@ A TorchScript target is saved as PyTorch's own archive beside them.
 """
 
 import hashlib
-import json
 import os
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,21 @@ from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.table_spec import table_specs
-from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.plans.texts import quoted
 from grace_torchrec.serve.convert import assemble, refused_modules_of, with_table_batches
 from grace_torchrec.serve.copies import skeleton_of
+from grace_torchrec.serve.document import NAME, described, read_served
 from grace_torchrec.serve.mapped_arrays import read_arrays, write_arrays
-from grace_torchrec.serve.masters import MasterRows, Masters
-from grace_torchrec.serve.served import Conversion, Served, ServedModel
+from grace_torchrec.serve.masters import MasterRows, Masters, fits_table
+from grace_torchrec.serve.served import Served, ServedModel
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
 from grace_torchrec.serve.table_pieces import batches_of, give_memory
-from grace_torchrec.strict_files import read_json
+from grace_torchrec.strict_files import plain_file
 
-SCHEMA = 1
-NAME, SCRIPT_FILE = "served", "model.ts"
+SCRIPT_FILE = "model.ts"
 DENSE, TABLES, MASTERS = "dense/", "tables/", "masters/"
+MASTER_PARTS = ("items", "rows")
 
 
 def save_served(served: Served, path: str | os.PathLike[str]) -> None:
@@ -47,20 +47,14 @@ def save_served(served: Served, path: str | os.PathLike[str]) -> None:
         NotSupported: the tables are sharded.
     """
     with served.one_delta, served.slots.reading() as (model, version):
-        arrays = _arrays(served, model)
-        document = {
-            "schema": SCHEMA,
-            "version": version,
-            "conversion": asdict(served.conversion),
-            "stats": _stats_to_json(served),
-        }
+        arrays, script = _arrays(served, model), None
         with artifact.new_folder(path, NAME) as folder:
             served.plan.save(folder / "plan")
             if served.conversion.target == "torchscript":
                 torch.jit.save(model.module, str(folder / SCRIPT_FILE))
-                document["script_sha256"] = _sha256(folder / SCRIPT_FILE)
-            document["arrays_checksum"] = write_arrays(folder / artifact.ARRAYS_FILE, arrays)
-            document["document_sha256"] = _document_sha256(document)
+                script = _sha256(folder / SCRIPT_FILE)
+            checksum = write_arrays(folder / artifact.ARRAYS_FILE, arrays)
+            document = described(served, version, checksum, script)
             artifact.write_document(folder / f"{NAME}.json", document)
 
 
@@ -80,22 +74,28 @@ def load_served(
     """
     begin = time.perf_counter()
     folder = Path(path)
-    document = _read_document(folder)
-    plan = Plan.load(folder / "plan")
-    conversion = _conversion(document, plan, folder)
+    document = read_served(folder)
+    plan, conversion = Plan.load(folder / "plan"), document.conversion
+    if conversion.row_types.keys() != plan.tables.keys():
+        raise GraceError(f"{folder}: row types are not those of its plan; save the model again")
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
-    arrays = read_arrays(folder / artifact.ARRAYS_FILE, document.get("arrays_checksum"), NAME)
+    arrays = read_arrays(folder / artifact.ARRAYS_FILE, document.arrays_checksum, NAME)
     eager, collections = with_table_batches(skeleton, originals, plan, conversion, "meta")
     refused = refused_modules_of(model)
     if conversion.target == "torchscript":
-        script = ServedModel(_load_script(folder, document), eager, collections)
+        script = ServedModel(_load_script(folder, document.script_sha256), eager, collections)
         return Served(Slots(script), plan, conversion, None, None, refused)
     _give_rows(collections, arrays, folder)
     _give_dense(eager, arrays, folder)
+    masters = _take_masters(collections, arrays, folder)
+    if arrays:
+        raise GraceError(
+            f"{folder}: holds arrays of nothing ({quoted(min(arrays))}); save it again"
+        )
     served = assemble(
-        eager, collections, plan, conversion, example, _give_masters(arrays), refused,
-        _stats_from_json(document.get("stats"), folder), int(document["version"]),
+        eager, collections, plan, conversion, example, masters, refused, document.stats,
+        document.version,
     )  # fmt: skip
     served.build_s = time.perf_counter() - begin
     return served
@@ -130,8 +130,8 @@ def _arrays(served: Served, model: ServedModel) -> dict[str, Tensor]:
             arrays[f"{TABLES}{path}/{tier}"] = batch.weights_host
     arrays |= {f"{DENSE}{name}": tensor for name, tensor in dense_state(model.eager).items()}
     for key, rows in served.masters.tables.items() if served.masters is not None else ():
-        arrays[f"{MASTERS}{key}/items"] = rows.items_G
-        arrays[f"{MASTERS}{key}/rows"] = rows.rows_GD
+        for part, array in zip(MASTER_PARTS, (rows.items_G, rows.rows_GD), strict=True):
+            arrays[f"{MASTERS}{key}/{part}"] = array
     return arrays
 
 
@@ -179,32 +179,25 @@ def _give_dense(model: nn.Module, arrays: dict[str, Tensor], folder: Path) -> No
             module._buffers[own_name] = tensor
 
 
-def _give_masters(arrays: dict[str, Tensor]) -> Masters | None:
-    """Return the float rows for deltas, mapped."""
-    ends = "/items"
-    keys = [name[len(MASTERS) : -len(ends)] for name in arrays if name.endswith(ends)]
-    tables = {
-        key: MasterRows(arrays[f"{MASTERS}{key}/items"], arrays[f"{MASTERS}{key}/rows"])
-        for key in keys
-    }
+def _take_masters(
+    collections: Mapping[str, TableBatchCollection], arrays: dict[str, Tensor], folder: Path
+) -> Masters | None:
+    """Return the float rows for deltas, mapped; None where none were kept."""
+    tables: dict[str, MasterRows] = {}
+    specs = [plan.spec for held in collections.values() for plan in held.table_plans]
+    for spec in specs:
+        items, rows = (arrays.pop(f"{MASTERS}{spec.key}/{part}", None) for part in MASTER_PARTS)
+        if items is None or rows is None:
+            continue
+        if not fits_table(items, rows, spec):
+            raise GraceError(
+                f"{folder}: float rows of table {spec.key!r} are not those of such a table; "
+                "save the model again"
+            )
+        tables[spec.key] = MasterRows(items, rows)
+    if tables and len(tables) < len(specs):
+        raise GraceError(f"{folder}: float rows of a table are missing; save the model again")
     return Masters(tables) if tables else None
-
-
-def _read_document(folder: Path) -> dict[str, Any]:
-    """Read ``served.json`` and check that it is what was written."""
-    document = read_json(folder / f"{NAME}.json", NAME)
-    if document.get("schema") != SCHEMA:
-        raise GraceError(
-            f"{folder}: schema {document.get('schema')!r}, this version reads {SCHEMA}"
-        )
-    if document.pop("document_sha256", None) != _document_sha256(document):
-        raise GraceError(f"{folder}/{NAME}.json: was changed after it was written; save it again")
-    return document
-
-
-def _document_sha256(document: dict[str, Any]) -> str:
-    """Hash JSON values, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(file: Path) -> str:
@@ -213,38 +206,11 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _load_script(folder: Path, document: dict[str, Any]) -> nn.Module:
+def _load_script(folder: Path, sha256: str | None) -> nn.Module:
     """Read PyTorch's own archive."""
     file = folder / SCRIPT_FILE
-    if not file.is_file() or _sha256(file) != document.get("script_sha256"):
-        raise GraceError(f"{file}: is missing or was changed after it was written; save it again")
+    plain_file(file, NAME)
+    if _sha256(file) != sha256:
+        raise GraceError(f"{file}: was changed after it was written; save the model again")
     script: nn.Module = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
     return script
-
-
-def _conversion(document: dict[str, Any], plan: Plan, folder: Path) -> Conversion:
-    """Return how the model was converted."""
-    try:
-        found = Conversion(**document["conversion"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise GraceError(f"{folder}: conversion is not readable ({error}); save again") from error
-    if found.row_types.keys() != plan.tables.keys():
-        raise GraceError(f"{folder}: row types are not those of its plan; save the model again")
-    return found
-
-
-def _stats_to_json(served: Served) -> dict[str, Any] | None:
-    """Return the costs of the operators as JSON values."""
-    stats = None if served.scheduled is None else served.scheduled.stats
-    return None if stats is None else asdict(stats)
-
-
-def _stats_from_json(document: Any, folder: Path) -> OpStats | None:
-    """Read the costs of the operators."""
-    if document is None:
-        return None
-    try:
-        stats = tuple(OpStat(**stat) for stat in document["stats"])
-        return OpStats(document["fingerprint"], document["source"], document["device"], stats)
-    except (TypeError, KeyError) as error:
-        raise GraceError(f"{folder}: costs are not readable ({error}); save again") from error

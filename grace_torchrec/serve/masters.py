@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.table_spec import TableSpec
 
 COPIED_ROWS = 1 << 16
 
@@ -100,6 +101,19 @@ def grouped_items(sets: Mapping[str, tuple[int, Tensor, Tensor]], table: int) ->
             in_sum = np.repeat(np.diff(indptr.numpy()) > 1, np.diff(indptr.numpy()))
             found.append(items.numpy()[in_sum].astype(np.int64))
     return torch.from_numpy(np.unique(np.concatenate(found)))
+
+
+def fits_table(items_G: Tensor, rows_GD: Tensor, spec: TableSpec) -> bool:
+    """Tell whether these can be rows of a table's grouped items: rising items inside it."""
+    kind = torch.float16 if spec.dtype == "fp16" else torch.float32
+    return (
+        items_G.dtype == torch.int64
+        and items_G.dim() == 1
+        and rows_GD.dtype == kind
+        and tuple(rows_GD.shape) == (items_G.numel(), spec.dim)
+        and bool((items_G.diff() > 0).all())
+        and (not items_G.numel() or bool(items_G[0] >= 0 and items_G[-1] < spec.num_rows))
+    )
 
 
 def _copied(path: Path, items_G: Tensor, rows_ND: Tensor) -> Tensor:

@@ -25,14 +25,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.fitting import plan_of_each
-from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
+from grace_torchrec.modules.rewriter import Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
-from grace_torchrec.modules.stored_tables import stored_name
-from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.serve.direct_rows import DirectRows
+from grace_torchrec.serve.inner_tables import InnerTables
 from grace_torchrec.serve.parts import PartsLookup, Splitter
-from grace_torchrec.serve.row_types import DATA_TYPES, pack_rows, sum_type
+from grace_torchrec.serve.row_types import pack_rows
 from grace_torchrec.serve.table_pieces import TablePiece, batches_of, fill, own_memory, pieces_of
 from grace_torchrec.sums.build_rows import sum_sets
 
@@ -83,22 +82,24 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
             for plan in plan_of_each(collection, plans)
         ]
         self._is_weighted = bool(collection.is_weighted())
-        self._row_types = [row_types[config.name] for config in self._configs]
         self._input_names = [f for config in self._configs for f in config.feature_names]
         self._output_names = _torchrec.output_names(self._configs)
         self._dims = [c.embedding_dim for c in self._configs for _ in c.feature_names]
         names = [f"{path}/{name}" if path else name for name in self._output_names]
-        self._type_of: dict[str, str] = {}  # name of an inner table -> type of its rows
-        self._sets: dict[str, tuple[int, Tensor, Tensor]] = {}  # stored table -> table, its sets
         rewriter = Rewriter(self._plans, names, bad_ids)
         self.splitter = Splitter(
             rewriter, self._input_names, path, is_weighted=self._is_weighted, strict=strict
         )
-        configs = self._inner_configs(names, types_apart)
+        types = [row_types[config.name] for config in self._configs]
+        inner = InnerTables.of(self._configs, self._plans, types, names, types_apart=types_apart)
+        self._type_of, self._sets = inner.type_of, inner.sets
         of_feature = [plan for plan in self._plans for _ in plan.spec.features]
         self.lookup = PartsLookup(
-            {name: self._batches(held, torch.device(device)) for name, held in configs.items()},
-            [_parts(configs, name) for name in names],
+            {
+                name: self._batches(held, torch.device(device))
+                for name, held in inner.groups.items()
+            },
+            [inner.parts(name) for name in names],
             [plan.spec.pooling == "mean" for plan in of_feature],
         )
         self.plain_batches = 0
@@ -238,30 +239,6 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
         """Return the collections that hold rows by name: the tier, and the type if apart."""
         return {name: getattr(self.lookup, name) for name in self.lookup.names}
 
-    def _inner_configs(
-        self, names: list[str], types_apart: bool
-    ) -> dict[str, list[EmbeddingBagConfig]]:
-        """Return the inner tables by the table batch that holds them: one for each memory."""
-        found: dict[str, list[EmbeddingBagConfig]] = {}
-        left = iter(names)
-        for t, (config, plan) in enumerate(zip(self._configs, self._plans, strict=True)):
-            features = [next(left) for _ in config.feature_names]
-            own = self._row_types[t]
-            home: str = plan.placement.originals
-            tables = [(config.name, home, int(config.num_embeddings), own, "")]
-            for tier, sets in stored_sets(plan).items():
-                name, kind = stored_name(config.name, tier), sum_type(own, plan.spec.dtype)
-                indptr, items = (torch.from_numpy(array) for array in sets)
-                self._sets[name] = (t, indptr, items)
-                tables.append((name, tier, indptr.numel() - 1, kind, PART_SUFFIX[tier]))
-            for name, tier, num_rows, kind, suffix in tables:
-                rows = torch.empty(num_rows, config.embedding_dim, device="meta")
-                made = _torchrec.table_config(config, name, rows, [f + suffix for f in features])
-                batch = f"{tier}_{kind}" if types_apart else tier
-                found.setdefault(batch, []).append(replace(made, data_type=DATA_TYPES[kind]))
-                self._type_of[name] = kind
-        return {name: found[name] for name in sorted(found)}
-
     def _batches(
         self, configs: list[EmbeddingBagConfig], device: torch.device
     ) -> QuantEmbeddingBagCollection:
@@ -292,10 +269,3 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""
         return KeyedTensor(keys=self._output_names, length_per_key=self._dims, values=pooled)
-
-
-def _parts(configs: Mapping[str, list[EmbeddingBagConfig]], feature: str) -> list[tuple[str, str]]:
-    """Return (table batch, key) of the bags of a feature: plain ones first."""
-    keys = [feature + suffix for suffix in PART_SUFFIX.values()]
-    places = {f: name for name, held in configs.items() for c in held for f in c.feature_names}
-    return [(places[key], key) for key in keys if key in places]
