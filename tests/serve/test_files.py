@@ -5,10 +5,14 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from grace_torchrec.artifact import ARRAYS_FILE
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
+from grace_torchrec.serve import document as documents
 from grace_torchrec.serve.delta import publish_delta
 from grace_torchrec.serve.files import load_served
+from grace_torchrec.serve.mapped_arrays import write_arrays
 from grace_torchrec.serve.sharding import Sharding
 from grace_torchrec.serve.torchscript import script_batch
 
@@ -125,3 +129,36 @@ def test_rows_that_were_loaded_outlive_their_folder(model_of, served_of, batch, 
     loaded = load_served(tmp_path / "served", on_meta, example=batch)
     shutil.rmtree(tmp_path / "served")
     assert torch.equal(loaded(*batch), served(*batch))
+
+
+def put_arrays(folder, change):
+    """Change the arrays of a folder, behind checksums that fit."""
+    arrays = {name: array.clone() for name, array in load_file(folder / ARRAYS_FILE).items()}
+    change(arrays)
+    document = json.loads((folder / "served.json").read_text())
+    document["arrays_checksum"] = write_arrays(folder / ARRAYS_FILE, arrays)
+    del document[documents.CHECKSUM]
+    document[documents.CHECKSUM] = documents._sha256(document)
+    (folder / "served.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a: a.update(odd=torch.zeros(1)), "holds arrays of nothing"),
+        (lambda a: a.pop("masters/sparse.t_item/rows"), "float rows of a table are missing"),
+        (lambda a: a.update({"masters/sparse.t_item/rows": torch.zeros(1, 4)}), "float rows of"),
+        (lambda a: a["masters/sparse.t_item/items"].neg_(), "float rows of"),
+        (lambda a: a["masters/sparse.t_item/items"].add_(15), "float rows of"),
+        (lambda a: a.pop("tables/sparse/hbm"), "rows of 'sparse' in hbm are missing"),
+        (lambda a: a.update({"tables/sparse/hbm": torch.zeros(8, dtype=torch.uint8)}), "rows of"),
+        (lambda a: a.pop("dense/dense.bias"), "shape None in the folder"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_error(
+    change, said, model_of, served_of, batch, on_meta, tmp_path
+):
+    served_of(model_of()).save(tmp_path / "served")
+    put_arrays(tmp_path / "served", change)
+    with pytest.raises(GraceError, match=said):
+        load_served(tmp_path / "served", on_meta, example=batch)
