@@ -19,7 +19,7 @@ from grace_torchrec.serve.row_types import RowType
 from grace_torchrec.serve.served import Conversion, Served, Target
 from grace_torchrec.strict_files import read_json
 
-NAME = "served"
+NAME, WHAT = "served", "served model"  # stem of the file; what it is called in messages
 SCHEMA = 1
 CHECKSUM = "document_sha256"
 
@@ -66,7 +66,7 @@ def read_served(folder: Path) -> ServedDocument:
         GraceError: it is missing, damaged, of another schema, or says what cannot be.
     """
     file = folder / f"{NAME}.json"
-    document = read_json(file, NAME)
+    document = read_json(file, WHAT)
     if document.get("schema") != SCHEMA:
         raise GraceError(f"{file}: schema {document.get('schema')!r}, this version reads {SCHEMA}")
     if document.pop(CHECKSUM, None) != _sha256(document):

@@ -25,7 +25,7 @@ from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.plans.texts import quoted
 from grace_torchrec.serve.convert import assemble, refused_modules_of, with_table_batches
 from grace_torchrec.serve.copies import skeleton_of
-from grace_torchrec.serve.document import NAME, described, read_served
+from grace_torchrec.serve.document import NAME, WHAT, described, read_served
 from grace_torchrec.serve.mapped_arrays import read_arrays, write_arrays
 from grace_torchrec.serve.masters import MasterRows, Masters, fits_table
 from grace_torchrec.serve.served import Served, ServedModel
@@ -80,7 +80,7 @@ def load_served(
         raise GraceError(f"{folder}: row types are not those of its plan; save the model again")
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
-    arrays = read_arrays(folder / artifact.ARRAYS_FILE, document.arrays_checksum, NAME)
+    arrays = read_arrays(folder / artifact.ARRAYS_FILE, document.arrays_checksum, WHAT)
     eager, collections = with_table_batches(skeleton, originals, plan, conversion, "meta")
     refused = refused_modules_of(model)
     if conversion.target == "torchscript":
@@ -209,7 +209,7 @@ def _sha256(file: Path) -> str:
 def _load_script(folder: Path, sha256: str | None) -> nn.Module:
     """Read PyTorch's own archive."""
     file = folder / SCRIPT_FILE
-    plain_file(file, NAME)
+    plain_file(file, WHAT)
     if _sha256(file) != sha256:
         raise GraceError(f"{file}: was changed after it was written; save the model again")
     script: nn.Module = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
