@@ -26,15 +26,25 @@ from grace_torchrec.traces.synthetic import generate
 QUANTISED = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
 
 
-@pytest.mark.parametrize("rewriting", ["in_line", "ahead"])
+@pytest.mark.parametrize(
+    ("lookup", "code"),
+    [
+        ("fused", "clusters"),
+        ("fused", "subsets"),
+        ("ahead", "clusters"),
+        ("ahead", "subsets"),
+        ("ahead", "sets"),
+    ],
+)
+@pytest.mark.parametrize("row_dtype", ["table", "fp16"])  # our lookup; table batches
 @pytest.mark.parametrize("layout", [{}, {"originals": "hbm", "hot_items": ()}], ids=["host", "hbm"])
 def test_whole_numbers_come_out_bit_for_bit(
-    rewriting, layout, model_of, plan_for, served_of, batch
+    lookup, code, row_dtype, layout, model_of, plan_for, served_of, batch
 ):
     model = model_of()
-    lookup = "ahead" if rewriting == "ahead" else "fused"
-    plan = plan_for(model, lookup=lookup, **layout)
-    served = served_of(model, plan)
+    plan = plan_for(model, lookup=lookup, code=code, **layout)
+    served = served_of(model, plan, row_dtype=row_dtype)
+    assert served.collections["sparse"].is_direct == (row_dtype == "table")
     assert torch.equal(served(*batch), model(*batch))
     (rewritten,) = grace.rewrite([batch], served)
     assert torch.equal(served(*rewritten), model(*batch))

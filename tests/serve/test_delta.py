@@ -45,17 +45,26 @@ def random_delta(generator, dim=4):
     return delta
 
 
-@pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize("row_dtype", ROW_DTYPES)
-def test_a_delta_equals_a_full_rebuild_bit_for_bit(row_dtype, slots, model_of, served_of, batch):
+@pytest.mark.parametrize(
+    ("row_dtype", "slots", "code"),
+    [
+        *((row_dtype, slots, "clusters") for row_dtype in ROW_DTYPES for slots in (1, 2)),
+        ("int8", 2, "subsets"),
+        ("int8", 2, "sets"),
+    ],
+)
+def test_a_delta_equals_a_full_rebuild_bit_for_bit(
+    row_dtype, slots, code, model_of, plan_for, served_of, batch
+):
     model = model_of(whole=False)
-    served = served_of(model, row_dtype=row_dtype, slots=slots)
+    plan = plan_for(model, code=code, lookup="ahead" if code == "sets" else "fused")
+    served = served_of(model, plan, row_dtype=row_dtype, slots=slots)
     generator = torch.Generator().manual_seed(3)
     for turn in range(25):
         delta = random_delta(generator)
         assert publish_delta(served, delta) == turn + 1
         model = changed(model, delta)
-    rebuilt = served_of(model, row_dtype=row_dtype)
+    rebuilt = served_of(model, plan, row_dtype=row_dtype)
     assert same_rows(served, rebuilt)
     assert torch.equal(served(*batch), rebuilt(*batch))
     assert len(served.slots.contents) == slots

@@ -12,20 +12,24 @@ from grace_torchrec.serve.torchscript import script_batch
 
 STRANGER = """
 import sys
+from pathlib import Path
+
 import fbgemm_gpu, torch
 from torchrec import KeyedJaggedTensor
 
-script = torch.jit.load(sys.argv[1])
-for number in range(int(sys.argv[3])):
-    held = torch.load(f"{sys.argv[2]}.{number}", weights_only=True)
-    bags = KeyedJaggedTensor(
-        keys=held["keys"], values=held["values"], lengths=held["lengths"], weights=held["weights"]
-    )
-    assert torch.equal(script(held["dense"], bags), held["wanted"]), number
+for folder in map(Path, sys.argv[1:]):
+    script = torch.jit.load(folder / "script.ts")
+    for file in sorted(folder.glob("batch.*")):
+        held = torch.load(file, weights_only=True)
+        bags = KeyedJaggedTensor(
+            keys=held["keys"], values=held["values"], lengths=held["lengths"], weights=held["weights"]
+        )
+        assert torch.equal(script(held["dense"], bags), held["wanted"]), file
+    print("equal", len(list(folder.glob("batch.*"))))
 ours = {"grace_torchrec", "grace_kernels", "grace_sharding"}
 assert not ours & {name.partition(".")[0] for name in sys.modules}
-print("equal")
 """
+ROW_DTYPES = ("table", "fp16", "int8", "int4")
 
 
 def hold(path, given, wanted):
@@ -44,25 +48,27 @@ def hold(path, given, wanted):
     )
 
 
-@pytest.mark.parametrize("row_dtype", ["table", "fp16", "int8", "int4"])
 def test_a_process_that_never_imported_the_package_computes_the_same(
-    row_dtype, model_of, served_of, batch, batch_of, tmp_path
+    model_of, served_of, batch, batch_of, tmp_path
 ):
     model = model_of(whole=False)
-    served = served_of(model, row_dtype=row_dtype, target="torchscript")
-    module = served_of(model, row_dtype=row_dtype)
-    torch.jit.save(served.slots.contents[0].module, str(tmp_path / "script.ts"))
     other = batch_of({"more": [[3]], "shop": [[1]], "item": [[5, 4, 1, 2, 2]], "seen": [[]]})
-    batches = [batch, (torch.ones(1, 3), other)]
-    for number, one in enumerate(batches):
-        given = script_batch(served.collections, one)
-        torch.testing.assert_close(served(*given), module(*one))
-        hold(tmp_path / f"batch.{number}", given, served(*given))
+    for row_dtype in ROW_DTYPES:
+        served = served_of(model, row_dtype=row_dtype, target="torchscript")
+        module = served_of(model, row_dtype=row_dtype)
+        folder = tmp_path / row_dtype
+        folder.mkdir()
+        torch.jit.save(served.slots.contents[0].module, str(folder / "script.ts"))
+        for number, one in enumerate([batch, (torch.ones(1, 3), other)]):
+            given = script_batch(served.collections, one)
+            torch.testing.assert_close(served(*given), module(*one))
+            hold(folder / f"batch.{number}", given, served(*given))
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, tmp_path / "script.ts", tmp_path / "batch", "2"],
+        [sys.executable, "-c", STRANGER, *(tmp_path / row_dtype for row_dtype in ROW_DTYPES)],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert done.stdout.strip() == "equal", done.stderr
+    assert done.stdout.split("\n")[:-1] == ["equal 2"] * len(ROW_DTYPES), done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_stock_operators_are_inside(model_of, served_of):
