@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
-from grace_torchrec.serve.convert import convert as convert_model
-from grace_torchrec.serve.served import Served, Target
+
+if TYPE_CHECKING:
+    from grace_torchrec.serve.served import Served
+
+Target = Literal["module", "torchscript"]
 
 
 @click.command()
@@ -42,6 +45,8 @@ def convert(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Convert MODEL (package.module:function) by PLAN (a folder); load_served reads the result."""
+    from grace_torchrec.serve.convert import convert as convert_model
+
     if streams < 1:
         raise click.UsageError("--streams is one or more.")
     given = load_model(model)
@@ -62,7 +67,7 @@ def convert(
     click.echo(f"saved as {out}, converted in {found['build_s']:.1f} s")
 
 
-def summary(served: Served, out: Path) -> dict[str, Any]:
+def summary(served: "Served", out: Path) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     scheduled = served.scheduled
     used = scheduled is not None and scheduled.modified and scheduled.schedule is not None
