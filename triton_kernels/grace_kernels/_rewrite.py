@@ -17,7 +17,7 @@ from grace_kernels._jit import jit
 from grace_kernels._merge import merge_chunk, num_slots
 from grace_kernels._merge_subsets import make_subset_scratch, merge_subset_chunk
 from grace_kernels._merge_weighted import merge_weighted_chunk
-from grace_kernels._places import PARTS_AT, Table
+from grace_kernels._places import PARTS_AT
 from grace_kernels._prefetch import QUEUE_SIZE
 from grace_kernels._split_ids import make_split, split_chunk
 
@@ -26,8 +26,8 @@ CHUNK_IDS = 512  # ids in flight: their rows fit in the cache
 CODE_BYTES = 8  # column of a table
 
 
-def rare_or_none(weighted: bool, tables: Iterable[Table]) -> int | None:
-    """Return RARE if bags have weights or a table has a wide or a subset code, else None."""
+def rare_or_none(weighted: bool, tables: Iterable[tuple[int, ...]]) -> int | None:
+    """Return RARE if bags have weights or a ``Table`` has a wide or a subset code, else None."""
     if weighted or any(table[CODE_BYTES] == 8 or table[PARTS_AT] != 0 for table in tables):
         return RARE
     return None
