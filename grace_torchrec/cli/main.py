@@ -31,6 +31,9 @@ SUB_COMMANDS = {
         "grace_torchrec.cli.calibrate:calibrate_command",
         "Measure this machine's memories for plans.",
     ),
+    "convert": SubCommand(
+        "grace_torchrec.cli.convert:convert", "Turn a model and its plan into a served folder."
+    ),
     "demo": SubCommand(
         "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
     ),
