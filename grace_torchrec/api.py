@@ -146,17 +146,22 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
     swap.restore_(model, swapped)
 
 
-def rebuild_sums_(model: "nn.Module") -> int:
+def rebuild_sums_(model: "nn.Module", *, progress: Callable[[str], None] | None = None) -> int:
     """Build every stored row of ``model`` anew; return how many rows that were.
 
-    Needed after weights were changed by hand; a ``load_state_dict`` does it by itself.
+    Needed after weights were changed by hand; a ``load_state_dict`` does it by itself.  Under
+    DistributedModelParallel it is needed after sharding and after each load: every rank calls it.
+
+    Args:
+        model: A swapped model, sharded or not.
+        progress: Called with a line of text as the work on a sharded model goes on.
 
     Raises:
-        GraceError: the model holds no swapped module.
+        GraceError: the model holds no swapped module, or a pipeline holds it.
     """
     from grace_torchrec.modules import swap
 
-    return swap.rebuild_sums_(model)
+    return swap.rebuild_sums_(model, progress)
 
 
 def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> Iterator[Any]:

@@ -7,7 +7,7 @@ original ones, adopted, beside tables of stored rows, which are derived state.
 Shapes: F features, B bags of each, T tables, N items, R stored rows, D dimension.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,8 @@ from grace_torchrec.modules.lookup import (
 )
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter, stored_sets
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.sharded_lookup import ShardedLookup
+from grace_torchrec.modules.sharded_rewriter import ShardedRewriter
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
 
@@ -60,6 +62,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     Attributes:
         path: As given.
         strict: As given.
+        sharded: What it does once DistributedModelParallel sharded its collections.
         plain_batches: int64 ``[1]``: batches that came plain for tables planned ``ahead``.
 
     Raises:
@@ -67,6 +70,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         PlanMismatch: a table has no plan, or one that was made for another table.
         GraceError: ``bad_ids`` is unknown.
     """
+
+    _FORCE_STATE_DICT_LOAD = True  # DistributedModelParallel then loads by our hooks
 
     def __init__(
         self,
@@ -105,6 +110,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         self._rewritten = RewrittenLookup(self._plans)
         self._stock = StockLookup(self._plans, self._output_names)
         self._direct = DirectLookup(self)
+        self.sharded_rewriter = ShardedRewriter(self)
+        self.sharded = ShardedLookup(self)
         counts = torch.zeros(len(self._dims), 2, dtype=torch.int64, device="cpu")
         self.register_buffer("_reads", counts, persistent=False)
         self.plain_batches: Tensor
@@ -140,12 +147,16 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
+        if self.is_sharded:
+            rewritten = self.sharded_rewriter(features)
+            answers = {t: inner(rewritten[0]) for t, inner in self.inner_collections().items()}
+            return self.sharded(answers, rewritten[1], rewritten[2])
         if not self._direct.serves(self):
             self._direct = DirectLookup(self)
         lookup = self._direct.lookup_for(features)
         if lookup is not None:
             pooled, reads = self._direct(lookup, features)
-            self._count(lookup.chosen, reads)
+            self.count_reads(lookup.chosen, reads)
             return self._keyed(pooled)
         # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
         # comes, and tables planned ahead take both.
@@ -166,14 +177,14 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
                 pooled, reads = lookup(self, bags, guard)  # type: ignore[arg-type]
             else:
                 pooled, reads = lookup(self, features, bags, guard)
-            self._count(lookup.chosen, reads)
+            self.count_reads(lookup.chosen, reads)
             if len(lookup.chosen) == len(self._dims):
                 return self._keyed(pooled)
             columns = pooled.split(lookup.dims, dim=1)
             pieces |= {f: columns[place] for place, f in enumerate(lookup.chosen)}
         if self._stock.chosen and bags is not None:
             looked_up, reads = self._stock(self, bags, guard)
-            self._count(self._stock.chosen, reads)
+            self.count_reads(self._stock.chosen, reads)
             pieces |= dict(zip(self._stock.chosen, looked_up, strict=True))
         in_order = [pieces[f] for f in range(len(self._dims))]
         return self._keyed(torch.ops.grace.join_columns(in_order))
@@ -210,6 +221,12 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         return self._fused, self._rewritten
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether DistributedModelParallel sharded its collections."""
+        modules: Any = self._modules
+        return any(_torchrec.is_sharded(modules[tier]) for tier in TIERS if tier in modules)
+
+    @property
     def has_ahead(self) -> bool:
         """Whether a table is planned ``ahead``."""
         return bool(self._ahead.chosen)
@@ -232,6 +249,11 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def dims(self) -> list[int]:
         """Dimension of each output feature."""
         return self._dims
+
+    @property
+    def stored_tables(self) -> dict[str, tuple[str, int]]:
+        """Table of stored rows -> its tier, and the number of its original table."""
+        return self._sets
 
     @property
     def table_plans(self) -> list[TablePlan]:
@@ -258,7 +280,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         return self.weight(table).detach()[:0]
 
     @torch.no_grad()
-    def rebuild_sums(self) -> int:
+    def rebuild_sums(self, progress: Callable[[str], None] | None = None) -> int:
         """Build every stored row anew from the original rows; return how many there are.
 
         Tables on the meta device are left alone: a load builds them.
@@ -266,6 +288,8 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         Raises:
             NotSupported: a table now has a type, shape or layout that no kernel reads.
         """
+        if self.is_sharded:
+            return self.sharded.rebuild(progress)
         for table, config in enumerate(self._configs):
             shape = (config.num_embeddings, config.embedding_dim)
             refuse_unreadable(repr(config.name), self.weight(table), shape)
@@ -277,19 +301,21 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
             if (stored.dtype, stored.device) != (weight.dtype, weight.device):  # load with assign
                 stored = nn.Parameter(weight.new_empty(stored.shape), requires_grad=False)
                 getattr(self, tier).embedding_bags[name].weight = stored
-            build_rows(weight.detach(), *self._sets_of(name), stored.data)
+            build_rows(weight.detach(), *self.sets_of(name), stored.data)
             freshness.record_built(weight, stored)
             total += stored.shape[0]
         return total
 
     def stale_tables(self) -> dict[str, str]:
         """Compare every stored row with its sum; return table name -> reason where one differs."""
+        if self.is_sharded:
+            return self.sharded.stale_tables()
         found: dict[str, str] = {}
         for name, (tier, table) in self._sets.items():
             weight, stored = self.weight(table), self.stored(table, tier)
             reason = freshness.why_stale(weight, stored)
             if reason is None:
-                indptr, items = self._sets_of(name)
+                indptr, items = self.sets_of(name)
                 row = freshness.differing_row(weight, stored, indptr, items, 0, stored.shape[0])
                 reason = f"stored row {row} is not the sum of its rows" if row >= 0 else None
             if reason is not None:
@@ -306,7 +332,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
     def extra_bytes_of(self, table: str) -> int:
         """Every byte held beside an original table: stored rows, their sets, codes."""
         names = [name for name, (_, t) in self._sets.items() if self._configs[t].name == table]
-        held = [part for name in names for part in self._sets_of(name)]
+        held = [part for name in names for part in self.sets_of(name)]
         held += [self.stored(self._sets[name][1], self._sets[name][0]) for name in names]
         index = next(t for t, config in enumerate(self._configs) if config.name == table)
         held += [self.rewriter.item_codes()[index], self.rewriter.hot_rows()[index]]
@@ -330,6 +356,9 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         Raises:
             NotSupported: no kernel reads the new type or device; no table is changed then.
         """
+        if self.is_sharded:
+            self.sharded.forget()
+            return super()._apply(fn, recurse)
         for table, config in enumerate(self._configs):
             weight = self.weight(table)
             refuse_unreadable(repr(config.name), fn(weight.new_empty(0)))
@@ -393,7 +422,7 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         rows: nn.Parameter = tables[name]._parameters["weight"]
         return rows
 
-    def _sets_of(self, name: str) -> tuple[Tensor, Tensor]:
+    def sets_of(self, name: str) -> tuple[Tensor, Tensor]:
         """Return indptr and items of the sets behind a stored table."""
         buffers: Any = self._buffers
         return buffers[f"{name}_indptr"], buffers[f"{name}_items"]
@@ -404,12 +433,12 @@ class GraceEmbeddingBagCollection(EmbeddingBagCollectionInterface):
         """Return what the freshness check compares."""
         tables: list[Tensor] = [self.weight(t) for t in range(len(self._configs))]
         stored = [self.stored(t, tier) for tier, t in self._sets.values()]
-        sets = [self._sets_of(name) for name in self._sets]
+        sets = [self.sets_of(name) for name in self._sets]
         table_of = [t for _, t in self._sets.values()]
         labels = [repr(config.name) for config in self._configs]
         return tables, table_of, stored, [s[0] for s in sets], [s[1] for s in sets], labels
 
-    def _count(self, chosen: list[int], reads: Any) -> None:
+    def count_reads(self, chosen: list[int], reads: Any) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
         if self._counting:
             self._reads[chosen] += torch.as_tensor(reads)

@@ -1,0 +1,143 @@
+"""Models, plans made by hand and batches for the tests that run on several ranks.
+
+Imported by the ranks themselves, so there are no fixtures here.  Rows are whole numbers unless said
+otherwise: sums of them are exact in every order, so results can be compared bit by bit.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from torchrec.modules.embedding_configs import DataType
+
+from grace_sharding.memory_tiers import MemoryModel, Tier
+from grace_sharding.placement import Placement, TierUse
+from grace_torchrec.modules.swap import accelerate_
+from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction, TablePlan
+from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.sums.stored_sums import StoredSums
+
+NUM_ROWS, DIM = 24, 8
+CLUSTERS = ((1, 2), (3, 4, 5), (6, 7, 8))  # 1 + 4 + 4 sums
+MEMORY = MemoryModel("test machine", (Tier("hbm", 10**9, 20e9), Tier("host", 10**9, 1e9)))
+# Originals in either memory, sums split over both, hot rows, no sums at all, MEAN, two features.
+LAYOUTS = {
+    "t_item": {"originals": "host", "num_hbm_sums": 4, "hot_items": (9, 11)},
+    "t_page": {"originals": "hbm", "num_hbm_sums": 9},
+    "t_user": {"originals": "host", "num_hbm_sums": 0, "clusters": ()},
+    "t_shop": {"originals": "host", "num_hbm_sums": 0},
+}
+FEATURES = {
+    "t_item": ["item", "seen"],
+    "t_page": ["page"],
+    "t_user": ["user"],
+    "t_shop": ["item"],  # read by two tables: output keys become item@t_item, item@t_shop
+}
+
+
+class Model(nn.Module):
+    """A collection and a dense part, as train and eval pipelines call it."""
+
+    def __init__(self, collection: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.ebc = collection
+        self.over = nn.Linear(2, 1)
+        self.width = len(collection.embedding_bag_configs())
+
+    def forward(self, bags):
+        pooled = self.ebc(bags)
+        return self.over.weight.sum(), pooled.values()
+
+
+def stock_model(seed=0, *, whole=True, weighted=False, dtype="fp32", device="cpu") -> Model:
+    tables = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=NUM_ROWS,
+            embedding_dim=DIM,
+            feature_names=list(features),
+            pooling=PoolingType.MEAN if name == "t_page" and not weighted else PoolingType.SUM,
+            data_type=DataType[dtype.upper()],
+        )
+        for name, features in FEATURES.items()
+    ]
+    collection = EmbeddingBagCollection(
+        tables=tables, is_weighted=weighted, device=torch.device(device)
+    )
+    random = torch.Generator().manual_seed(seed)
+    if device != "meta":
+        with torch.no_grad():
+            for bag in collection.embedding_bags.values():
+                shape = bag.weight.shape
+                whole_rows = torch.randint(-8, 9, shape, generator=random).float()
+                bag.weight.copy_(whole_rows if whole else torch.randn(shape, generator=random))
+    torch.manual_seed(seed)
+    return Model(collection).eval()
+
+
+def swapped_model(*, lookup="fused", stored=True, **stock) -> Model:
+    """Return the model swapped; ``stored=False`` stores nothing beside any table but one."""
+    model = stock_model(**stock)
+    specs = table_specs(model)
+    layouts = LAYOUTS if stored else {n: {**LAYOUTS[n], "clusters": ()} for n in LAYOUTS}
+    tables = {spec.key: table_plan(spec, lookup=lookup, **layouts[spec.name]) for spec in specs}
+    accelerate_(model, Plan(tables, MEMORY, PlanOptions()))
+    return model
+
+
+def table_plan(
+    spec, *, originals, num_hbm_sums, hot_items=(), clusters=CLUSTERS, lookup="fused"
+) -> TablePlan:
+    ends = np.cumsum([0, *map(len, clusters)])
+    members = np.array([item for cluster in clusters for item in cluster], np.int64)
+    sums = StoredSums.from_clusters(spec.num_rows, ends, members)
+    in_hbm = num_hbm_sums + (spec.num_rows if originals == "hbm" else len(hot_items))
+    extra_rows = sums.num_sums + len(hot_items)
+    in_host = spec.num_rows + extra_rows - in_hbm
+    hot_map = spec.num_rows * 4 if hot_items else 0
+    metadata = sums.metadata_bytes + hot_map
+    placement = Placement(
+        originals=originals,
+        num_hbm_sums=num_hbm_sums,
+        hot_items=np.array(hot_items, np.int64),
+        metadata="host",
+        num_rows=spec.num_rows,
+        num_sums=sums.num_sums,
+        row_bytes=spec.row_bytes,
+        hbm=TierUse(in_hbm, in_hbm * spec.row_bytes + hot_map, 0),
+        host=TierUse(in_host, in_host * spec.row_bytes + sums.metadata_bytes, 0),
+    )
+    predicted = Prediction(
+        ids=1, rows_read=1, cut=0.0, extra_rows=extra_rows,
+        extra_bytes=extra_rows * spec.row_bytes + metadata, metadata_bytes=metadata,
+        hbm_s=1.0, host_s=1.0, stock_s=1.0,
+    )  # fmt: skip
+    return TablePlan(
+        spec=spec,
+        verdict="use",
+        reason="made by hand for a test",
+        method="grace" if sums.num_sums else "none",
+        sums=sums,
+        placement=placement,
+        lookup=lookup if sums.num_sums else "fused",
+        lookup_reason="made by hand for a test",
+        predicted=predicted,
+    )
+
+
+def batch(seed, *, bags=5, weighted=False) -> KeyedJaggedTensor:
+    """Bags of 0 to 9 ids, most of them grouped ones; repeated ids and padding are among them."""
+    random = np.random.default_rng(seed)
+    keys = ["user", "item", "page", "seen"]
+    lengths = random.integers(0, 10, len(keys) * bags)
+    ids = np.where(
+        random.random(lengths.sum()) < 0.7,
+        random.integers(1, 12, lengths.sum()),
+        random.integers(0, NUM_ROWS, lengths.sum()),
+    )
+    weights = None
+    if weighted:
+        weights = torch.from_numpy(random.integers(1, 3, ids.size).astype(np.float32))
+    return KeyedJaggedTensor(
+        keys=keys, values=torch.from_numpy(ids), lengths=torch.from_numpy(lengths), weights=weights
+    )
