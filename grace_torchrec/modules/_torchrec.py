@@ -143,7 +143,8 @@ def forget_cached_rows(sharded: Any) -> None:
 
 def is_pipelined(sharded: nn.Module) -> bool:
     """Tell whether a train or eval pipeline has taken the forward of a sharded collection over."""
-    return "forward" in vars(sharded)
+    forward = vars(sharded).get("forward")  # a pipeline that was detached leaves its own there
+    return forward is not None and getattr(forward, "__self__", None) is not sharded
 
 
 def most_of_all_ranks(sharded: Any, number: int) -> int:

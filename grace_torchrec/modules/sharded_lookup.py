@@ -35,7 +35,7 @@ class _Built:
 
     Attributes:
         bags: The module that holds the shards of every table; resharding makes a new one.
-        shards: (original table, its rows here, version, address).
+        shards: (original table, rows or stored rows of it here, version, address).
     """
 
     bags: Any
@@ -136,11 +136,16 @@ class ShardedLookup(nn.Module):
         )
 
     def _state(self, inner: nn.Module) -> _Built:
-        """Return what the tables of a sharded collection are now."""
+        """Return what the tables of a sharded collection are now, originals first."""
+        owner = self._owner
+        names = [config.name for config in owner.embedding_bag_configs()]
+        table_of = {names[t]: names[t] for _, t in owner.stored_tables.values()}
+        table_of |= {stored: names[t] for stored, (_, t) in owner.stored_tables.items()}
+        held = _torchrec.local_shards(inner)
         shards = [
-            (name, shard.rows, shard.rows._version, shard.rows.data_ptr())
-            for name, held in _torchrec.local_shards(inner).items()
-            for shard in held
+            (table_of[name], shard.rows, shard.rows._version, shard.rows.data_ptr())
+            for name in table_of
+            for shard in held.get(name, [])
         ]
         return _Built(inner.embedding_bags, shards)
 
@@ -156,7 +161,8 @@ class ShardedLookup(nn.Module):
                 return None, "its tables were sharded anew"
             for name, rows, version, address in built.shards:
                 if rows._version != version or rows.data_ptr() != address:
-                    return name, "was written to"
+                    # Tables of one kernel share a counter: which of them it was cannot be told.
+                    return name, "it, or a table beside it in one kernel, was written to"
         return None
 
 

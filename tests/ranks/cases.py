@@ -7,7 +7,6 @@ import copy
 
 import swapped_models as models
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torchrec.distributed import DistributedModelParallel
@@ -24,8 +23,9 @@ from torchrec.distributed.types import ShardingPlan
 
 from grace_torchrec.errors import GraceError, NotSupported, StaleSums
 from grace_torchrec.modules import sharded_rows
+from grace_torchrec.modules._torchrec import local_shards
 from grace_torchrec.modules.rewrite_ahead import rewrite
-from grace_torchrec.modules.swap import rebuild_sums_, restore_, Swapped
+from grace_torchrec.modules.swap import Swapped, rebuild_sums_, restore_
 from grace_torchrec.modules.verify import verify
 
 SHARDER = EmbeddingBagCollectionSharder()
@@ -57,9 +57,10 @@ def shard(model, way, world_size):
         )
         for path, collection in paths.items()
     }
-    return DistributedModelParallel(
+    sharded = DistributedModelParallel(
         model, device=torch.device("cpu"), plan=ShardingPlan(plan), sharders=[SHARDER]
     )
+    return sharded.eval()
 
 
 def answer(model, bags):
@@ -90,7 +91,9 @@ def _forward(way, rank, world_size, **kinds):
     after_load = raised(StaleSums, answer, model, bags)
     told = []
     rows = rebuild_sums_(model, told.append)
+    unsharded = models.swapped_model(seed=3, **kinds)
     return {
+        "error_to_swapped": error_of(model, bags, unsharded),
         "stale_before": before,
         "loaded": str(loaded),
         "stale_after_load": after_load,
@@ -128,3 +131,188 @@ def forward_column_wise(rank, world_size, folder):
 
 def forward_data_parallel(rank, world_size, folder):
     return _forward("data_parallel", rank, world_size)
+
+
+def forward_weighted(rank, world_size, folder):
+    return _forward("row_wise", rank, world_size, weighted=True)
+
+
+def forward_half_rows(rank, world_size, folder):
+    return _forward("table_wise", rank, world_size, dtype="fp16", whole=False)
+
+
+def _sharded(way, world_size, seed=3, **kinds):
+    """Return a sharded swapped model with the rows of the stock model of a seed, sums built."""
+    model = shard(models.swapped_model(**kinds), way, world_size)
+    kinds.pop("lookup", None)
+    model.load_state_dict(models.stock_model(seed=seed, **kinds).state_dict())
+    rebuild_sums_(model)
+    return model
+
+
+def rewritten_ahead(rank, world_size, folder):
+    """Bags that come rewritten, and plain ones for the same model."""
+    stock = models.stock_model(seed=3)
+    result = {}
+    for lookup in ("ahead", "fused", "stock"):
+        model = _sharded("table_wise", world_size, lookup=lookup)
+        bags = models.batch(rank)
+        (ready,) = rewrite([bags], model, prefetch=0)
+        result[lookup] = {
+            "rewritten": error_of_batch(model, ready, stock, bags),
+            "rewritten_reads": reads_of(model, ready),
+            "plain": error_of_batch(model, bags, stock, bags),
+            "plain_reads": reads_of(model, bags),
+            "plain_batches": int(model.module.ebc.plain_batches),
+        }
+    model = _sharded("table_wise", world_size, lookup="ahead")
+    (ready,) = rewrite([bags], model, prefetch=0)
+    path = next(iter(ready.modules))
+    ready.modules[path].rows[3] = 10_000
+    result["bad_row"] = raised(ValueError, model.module.ebc.sharded_rewriter, ready)
+    return result
+
+
+def error_of_batch(model, given, stock, bags):
+    return float((answer(model, given) - answer(stock, bags)).abs().max())
+
+
+def no_bags(rank, world_size, folder):
+    """A batch of no bags on every rank, and of empty bags."""
+    model = _sharded("table_wise", world_size)
+    none = models.batch(0, bags=0)
+    (ready,) = rewrite([none], model, prefetch=0)
+    return {"plain": list(answer(model, none).shape), "ready": list(answer(model, ready).shape)}
+
+
+def in_small_chunks(rank, world_size, folder):
+    """Rebuild and compare in chunks of one bag; a damaged row is found by the rank that has it."""
+    kept = sharded_rows.CHUNK_BYTES
+    sharded_rows.CHUNK_BYTES = 1
+    try:
+        told = []
+        model = shard(models.swapped_model(), "row_wise", world_size)
+        stock = models.stock_model(seed=3)
+        model.load_state_dict(stock.state_dict())
+        rebuild_sums_(model, told.append)
+        fresh = model.module.ebc.stale_tables()
+        error = error_of(model, models.batch(rank), stock)
+        if rank == world_size - 1:
+            key = "embedding_bags.t_page__hbm_rows.weight"
+            with torch.no_grad():
+                model.module.ebc.hbm.state_dict()[key].local_shards()[0].tensor[0, 0] += 1
+        stale = model.module.ebc.stale_tables()
+    finally:
+        sharded_rows.CHUNK_BYTES = kept
+    return {"told": told, "fresh": fresh, "stale": stale, "error": error}
+
+
+def refused(rank, world_size, folder):
+    """What a sharded model refuses, with its words."""
+    model = _sharded("table_wise", world_size)
+    swapped = Swapped({}, {}, {"ebc": None})
+    grad = model(models.batch(rank))[1]
+    return {
+        "verify": raised(NotSupported, verify, model, [models.batch(0)]),
+        "restore": raised(NotSupported, restore_, model.module, swapped),
+        "training": raised(NotSupported, model.train(), models.batch(0)),
+        "backward": raised(NotImplementedError, grad.sum().backward),
+    }
+
+
+def save_checkpoints(rank, world_size, folder):
+    """Save a swapped and a stock model, both sharded, for other world sizes to load."""
+    model = _sharded("row_wise", world_size, seed=7, whole=False)
+    stock = shard(models.stock_model(whole=False), "table_wise", world_size)
+    stock.load_state_dict(models.stock_model(seed=7, whole=False).state_dict())
+    states = {"swapped": model.state_dict(), "stock": stock.state_dict()}
+    for name, state in states.items():
+        dcp.save({"model": state}, checkpoint_id=folder.parent / f"{name}-checkpoint")
+    return {name: list(state) for name, state in states.items()}
+
+
+def load_checkpoints(rank, world_size, folder):
+    """Load both into swapped and stock models sharded another way."""
+    want = models.stock_model(seed=7, whole=False)
+    bags = models.batch(rank)
+    result = {}
+    for saved in ("swapped", "stock"):
+        for into in ("swapped", "stock"):
+            make = models.swapped_model if into == "swapped" else models.stock_model
+            model = shard(make(whole=False), "table_wise", world_size)
+            if into == "swapped":
+                rebuild_sums_(model)
+            state = {"model": model.state_dict()}
+            dcp.load(state, checkpoint_id=folder.parent / f"{saved}-checkpoint")
+            found = {"in_place": ""}
+            if into == "swapped":
+                # what dcp.load wrote in place is seen by each rank that holds some of it
+                found["in_place"] = raised(StaleSums, model.module.ebc.sharded.require_fresh)
+                found["holds"] = holds_rows(model.module.ebc)
+            model.load_state_dict(state["model"])
+            if into == "swapped":
+                found["loaded"] = raised(StaleSums, answer, model, bags)
+                rebuild_sums_(model)
+            found["error"] = error_of(model, bags, want)
+            result[f"{saved}-{into}"] = found
+    return result
+
+
+def holds_rows(ebc):
+    """Tell whether this rank holds original rows of a table that has sums."""
+    names = [config.name for config in ebc.embedding_bag_configs()]
+    watched = {names[t] for _, t in ebc.stored_tables.values()}
+    return any(
+        shard.rows.numel()
+        for inner in ebc.inner_collections().values()
+        for name, shards in local_shards(inner).items()
+        for shard in shards
+        if name in watched
+    )
+
+
+def pipelines(rank, world_size, folder):
+    """Train and eval pipelines (in eval mode) over a swapped model, with and without postprocs."""
+    stock = models.stock_model(seed=3)
+    result = {}
+    for kind in (TrainPipelineSparseDist, EvalPipelineSparseDist):
+        for lookup, ahead in (("fused", False), ("ahead", True)):
+            model = _sharded("row_wise", world_size, lookup=lookup)
+            optimizer = torch.optim.SGD(model.module.over.parameters(), lr=0.1)
+            pipeline = kind(model, optimizer, torch.device("cpu"), pipeline_postproc=True)
+            bags = [models.batch(10 * rank + number) for number in range(4)]
+            given = iter(list(rewrite(bags, model)) if ahead else bags)
+            with torch.no_grad():
+                got = [pipeline.progress(given) for _ in bags]
+            errors = [
+                float((one - answer(stock, each)).abs().max())
+                for one, each in zip(got, bags, strict=True)
+            ]
+            held = raised(GraceError, rebuild_sums_, model)
+            pipeline.detach()
+            rebuild_sums_(model)
+            result[f"{kind.__name__}-{lookup}"] = {
+                "errors": errors,
+                "pipelined": [type(module).__name__ for module in pipeline._pipelined_modules],
+                "postprocs": [
+                    type(postproc.postproc_module).__name__
+                    for postproc in pipeline._pipelined_postprocs
+                ],
+                "held": held,
+                "after": error_of(model, bags[0], stock),
+            }
+    return result
+
+
+def pipeline_notices_a_load(rank, world_size, folder):
+    """A load between two steps of a pipeline: the batch that was rewritten before it is refused."""
+    model = _sharded("table_wise", world_size)
+    optimizer = torch.optim.SGD(model.module.over.parameters(), lr=0.1)
+    pipeline = TrainPipelineSparseDist(
+        model, optimizer, torch.device("cpu"), pipeline_postproc=True
+    )
+    given = iter([models.batch(10 * rank + number) for number in range(4)])
+    with torch.no_grad():
+        pipeline.progress(given)
+        model.load_state_dict(models.stock_model(seed=8).state_dict())
+        return {"stale": raised(StaleSums, pipeline.progress, given)}

@@ -1,7 +1,8 @@
 """Models, plans made by hand and batches for the tests that run on several ranks.
 
 Imported by the ranks themselves, so there are no fixtures here.  Rows are whole numbers unless said
-otherwise: sums of them are exact in every order, so results can be compared bit by bit.
+otherwise (then -0.5 .. 0.5): sums of whole numbers are exact in every order, so results can be
+compared bit by bit.
 """
 
 import numpy as np
@@ -33,6 +34,7 @@ FEATURES = {
     "t_user": ["user"],
     "t_shop": ["item"],  # read by two tables: output keys become item@t_item, item@t_shop
 }
+OUTPUT_KEYS = ["item@t_item", "seen", "page", "user", "item@t_shop"]
 
 
 class Model(nn.Module):
@@ -42,11 +44,11 @@ class Model(nn.Module):
         super().__init__()
         self.ebc = collection
         self.over = nn.Linear(2, 1)
-        self.width = len(collection.embedding_bag_configs())
 
     def forward(self, bags):
         pooled = self.ebc(bags)
-        return self.over.weight.sum(), pooled.values()
+        # by key: sharded stock collections return their features in an order of their own
+        return self.over.weight.sum(), torch.cat([pooled[key] for key in OUTPUT_KEYS], 1)
 
 
 def stock_model(seed=0, *, whole=True, weighted=False, dtype="fp32", device="cpu") -> Model:
@@ -70,17 +72,16 @@ def stock_model(seed=0, *, whole=True, weighted=False, dtype="fp32", device="cpu
             for bag in collection.embedding_bags.values():
                 shape = bag.weight.shape
                 whole_rows = torch.randint(-8, 9, shape, generator=random).float()
-                bag.weight.copy_(whole_rows if whole else torch.randn(shape, generator=random))
+                bag.weight.copy_(whole_rows if whole else torch.rand(shape, generator=random) - 0.5)
     torch.manual_seed(seed)
     return Model(collection).eval()
 
 
-def swapped_model(*, lookup="fused", stored=True, **stock) -> Model:
-    """Return the model swapped; ``stored=False`` stores nothing beside any table but one."""
+def swapped_model(*, lookup="fused", **stock) -> Model:
+    """Return the model swapped, every table planned for the same lookup."""
     model = stock_model(**stock)
     specs = table_specs(model)
-    layouts = LAYOUTS if stored else {n: {**LAYOUTS[n], "clusters": ()} for n in LAYOUTS}
-    tables = {spec.key: table_plan(spec, lookup=lookup, **layouts[spec.name]) for spec in specs}
+    tables = {spec.key: table_plan(spec, lookup=lookup, **LAYOUTS[spec.name]) for spec in specs}
     accelerate_(model, Plan(tables, MEMORY, PlanOptions()))
     return model
 
