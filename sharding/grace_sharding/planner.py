@@ -1,0 +1,169 @@
+"""GraceShardingPlanner: TorchRec's planner with the memories and the traffic of a grace plan.
+
+Flow: meta skeleton (or the swapped model) + MemoryModel + tiers and pooling factors of its tables
+-> *GraceShardingPlanner* -> ShardingPlan, and the same as plain values in ``tables``.
+It is the stock planner on its own extension points: constraints, estimators, performance model and
+stats.  Where it finds no plan it looks for the least change that has one, and says it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+
+from grace_sharding import _torchrec
+from grace_sharding.estimator import TierPerfModel, calibrated_estimators
+from grace_sharding.memory_tiers import MemoryModel, TierName
+from grace_sharding.obstacles import tables_of
+from grace_sharding.planner_stats import ShardStats
+from grace_sharding.remedies import NoShardingPlan, Setting, explain
+from grace_sharding.shards import TableShards
+
+__all__ = ["GraceShardingPlanner", "NoShardingPlan"]
+
+FAILURES = (PlannerError, RuntimeError, AssertionError)  # of the stock planner; it has no one class
+
+
+class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
+    """Plans the shards of a swapped model; give it to DistributedModelParallel's users as any planner.
+
+    Args:
+        memory: HBM of each rank and host memory of each host, and how fast a rank reads them.
+        world_size: Ranks.
+        local_world_size: Ranks of a host (default: all); hosts share nothing.
+        batch_size: Bags of a feature in the batch of a rank.
+        tiers: Table -> memory of its rows; a table left out may go to either.
+        pooling_factors: Table -> rows read for a bag, by feature, measured with sums applied.
+        constraints: TorchRec's constraints by table; what they say goes before ``tiers``.
+        reserved: Bytes of each tier that are taken on every rank already, such as codes.
+
+    Attributes:
+        tables: The last plan as plain values.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryModel,
+        *,
+        world_size: int = 1,
+        local_world_size: int | None = None,
+        batch_size: int = 512,
+        tiers: Mapping[str, TierName] | None = None,
+        pooling_factors: Mapping[str, Sequence[float]] | None = None,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
+        reserved: Mapping[TierName, int] | None = None,
+    ) -> None:
+        self.setting = Setting(
+            memory=memory,
+            world_size=world_size,
+            local_world_size=world_size if local_world_size is None else local_world_size,
+            batch_size=batch_size,
+            reserved=dict(reserved or {}),
+            constraints=merged_constraints(memory, tiers, pooling_factors, constraints),
+        )
+        setting = self.setting
+        self._shard_stats = ShardStats()
+        with _torchrec.quiet():
+            topology = _torchrec.topology(
+                memory, world_size, setting.local_world_size, setting.reserved
+            )
+            super().__init__(
+                topology=topology,
+                batch_size=batch_size,
+                enumerator=EmbeddingEnumerator(
+                    topology=topology,
+                    batch_size=batch_size,
+                    constraints=setting.constraints,
+                    estimator=calibrated_estimators(memory, topology, setting.constraints),
+                ),
+                storage_reservation=FixedPercentageStorageReservation(0.0),
+                performance_model=TierPerfModel(world_size),
+                stats=self._shard_stats,
+                constraints=setting.constraints,
+                debug=False,
+            )
+
+    @property
+    def tables(self) -> tuple[TableShards, ...]:
+        """The last plan, table by table."""
+        return self._shard_stats.tables
+
+    def plan(self, module: nn.Module, sharders: list[Any]) -> Any:
+        """Return TorchRec's ShardingPlan of a model.
+
+        Args:
+            module: A meta skeleton, or the model itself.
+            sharders: TorchRec's sharders.
+
+        Raises:
+            NoShardingPlan: names the table, what it needs, what there is, and what helps.
+        """
+        try:
+            return self._solve(module, sharders)
+        except FAILURES as error:
+            cause = error
+        raise explain(self.setting, module, sharders, self._solved, str(cause)) from cause
+
+    def _solve(self, module: nn.Module, sharders: list[Any]) -> Any:
+        """Return the plan of the stock planner, which says nothing on the way."""
+        with _torchrec.quiet():
+            plan = super().plan(module, sharders)
+        planned = {table.table for table in self.tables}
+        for table in tables_of(module, sharders, self.setting.constraints):
+            if table.name not in planned:  # its device group is another
+                raise RuntimeError(f"table {table.name!r} was left out of the plan")
+        return plan
+
+    @classmethod
+    def _solved(
+        cls, setting: Setting, module: nn.Module, sharders: list[Any]
+    ) -> dict[str, tuple[str, str]] | None:
+        """Return table -> (sharding type, kernel) in another setting, None where nothing fits."""
+        planner = cls(
+            setting.memory,
+            world_size=setting.world_size,
+            local_world_size=setting.local_world_size,
+            batch_size=setting.batch_size,
+            constraints=setting.constraints,
+            reserved=setting.reserved,
+        )
+        try:
+            planner._solve(module, sharders)
+        except FAILURES:
+            return None
+        return {table.table: (table.sharding_type, table.kernel) for table in planner.tables}
+
+
+def merged_constraints(
+    memory: MemoryModel,
+    tiers: Mapping[str, TierName] | None,
+    pooling_factors: Mapping[str, Sequence[float]] | None,
+    constraints: Mapping[str, ParameterConstraints] | None,
+) -> dict[str, ParameterConstraints]:
+    """Return TorchRec's constraints: kernels by tier, measured pooling factors, and the caller's.
+
+    Args:
+        memory: The machine.
+        tiers: Table -> memory of its rows.
+        pooling_factors: Table -> rows read for a bag, by feature.
+        constraints: By table; a field that is set there is kept.
+    """
+    tiers, pooling_factors, constraints = tiers or {}, pooling_factors or {}, constraints or {}
+    merged: dict[str, ParameterConstraints] = {}
+    for name in {**tiers, **pooling_factors, **constraints}:
+        given = constraints.get(name)
+        fields: dict[str, Any] = {}
+        if name in tiers and not (given and given.compute_kernels):
+            fields["compute_kernels"] = _torchrec.kernels_of(tiers[name], memory)
+        default = ParameterConstraints().pooling_factors
+        if name in pooling_factors and (given is None or given.pooling_factors == default):
+            fields["pooling_factors"] = [float(factor) for factor in pooling_factors[name]]
+        merged[name] = _torchrec.changed(given, **fields)
+    return merged
