@@ -39,7 +39,8 @@ def _not_of_torchrec(record: logging.LogRecord) -> bool:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep TorchRec's planner from its line a proposal, inside the block."""
-    loggers = [logging.getLogger(name) for name in NOISY]
+    known = [name for name in logging.root.manager.loggerDict if name.endswith("-NullHandler")]
+    loggers = [logging.getLogger(name) for name in (*NOISY, *known)]  # known: of its method calls
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

@@ -20,6 +20,8 @@ from grace_sharding.memory_tiers import TierName
 if TYPE_CHECKING:
     from grace_sharding.remedies import Setting
 
+ATTRIBUTES = {"hbm": "hbm", "host": "ddr"}  # tier -> what TorchRec calls it
+
 
 @dataclass(frozen=True)
 class Table:
@@ -88,6 +90,14 @@ def tables_of(
     return found
 
 
+def wrong_factors(table: Table, constraints: Mapping[str, ParameterConstraints]) -> bool:
+    """Tell whether a table has other than one pooling factor a feature; TorchRec looks away."""
+    given = constraints.get(table.name)
+    if given is None or given.pooling_factors == ParameterConstraints().pooling_factors:
+        return False
+    return len(given.pooling_factors) != table.num_features
+
+
 def find_obstacle(
     setting: "Setting", module: nn.Module, sharders: list[Any], tables: Sequence[Table], cause: str
 ) -> Obstacle:
@@ -128,6 +138,8 @@ def _options(
         for name in {t.name for t in tables_of(module, sharders, constraints)} - {table.name}
     }
     only = {**others, **{n: c for n, c in constraints.items() if n == table.name}}
+    if wrong_factors(table, constraints):
+        return []
     try:
         enumerator = EmbeddingEnumerator(
             topology=topology, batch_size=setting.batch_size, constraints=only,
@@ -155,13 +167,17 @@ def _fits(options: list[Any], topology: Any) -> bool:
 def _no_way(setting: "Setting", table: Table, cause: str) -> Obstacle:
     """Say that the constraints of a table leave nothing to choose from."""
     given = setting.constraints.get(table.name, ParameterConstraints())
-    if len(given.pooling_factors) != table.num_features:
+    if wrong_factors(table, setting.constraints):
         reason = (
             f"{len(given.pooling_factors)} pooling factors are given for its "
             f"{table.num_features} features"
         )
     elif given.device_group is not None:
         reason = f"its device group is {given.device_group!r}, the ranks are of another"
+    elif given.num_poolings or given.batch_sizes:
+        reason = (
+            f"num_poolings or batch_sizes are not one for each of its {table.num_features} features"
+        )
     elif given.sharding_types or given.compute_kernels:
         reason = (
             f"sharding types {given.sharding_types} and kernels {given.compute_kernels} leave no "
@@ -174,16 +190,28 @@ def _no_way(setting: "Setting", table: Table, cause: str) -> Obstacle:
 
 def _too_large(setting: "Setting", table: Table, options: list[Any], topology: Any) -> Obstacle:
     """Say that a table does not fit, though nothing else is there."""
-    tier = table.tier if setting.memory.hbm else "host"
-    attribute = "hbm" if tier == "hbm" else "ddr"
-    need = min(max(getattr(shard.storage, attribute) for shard in o.shards) for o in options)
-    have = getattr(topology.devices[0].storage, attribute)
-    ways = sorted({option.sharding_type for option in options})
+    room = topology.devices[0].storage
+    over = [(tier, *_over(options, attribute, room)) for tier, attribute in ATTRIBUTES.items()]
+    tier, need, have = max(over, key=lambda each: each[1] - each[2])
+    given = setting.constraints.get(table.name)
+    pinned = bool(given and given.sharding_types)
+    ways = " or ".join(sorted({o.sharding_type for o in options})) if pinned else "in any way"
     reason = (
-        f"its {table.num_bytes:,} bytes, sharded {' or '.join(ways)}, need {need:,} bytes of {tier} "
-        f"on a rank, each of {setting.world_size} ranks has {have:,}"
+        f"its {table.num_bytes:,} bytes, sharded {ways}, need {need:,} bytes of {tier} memory on a "
+        f"rank, {_each(setting.world_size)} has {have:,}"
     )
     return Obstacle(table.name, reason, need, have)
+
+
+def _each(ranks: int) -> str:
+    """Return who has it."""
+    return "the one rank" if ranks == 1 else f"each of the {ranks} ranks"
+
+
+def _over(options: list[Any], attribute: str, room: Any) -> tuple[int, int]:
+    """Return what the least option asks of one rank in a memory, and what a rank has of it."""
+    needs = [max(getattr(shard.storage, attribute) for shard in o.shards) for o in options]
+    return min(needs), getattr(room, attribute)
 
 
 def _crowded(
@@ -200,15 +228,15 @@ def _crowded(
             break
         placed.append(smallest)
     tier = last.tier if setting.memory.hbm else "host"
-    attribute = "hbm" if tier == "hbm" else "ddr"
+    attribute = ATTRIBUTES[tier]
     taken = sum(getattr(s.storage, attribute) for option in placed for s in option.shards)
     whole = sum(getattr(device.storage, attribute) for device in topology.devices)
     smallest = min(options[last.name], key=_largest_shard)
     need = sum(getattr(shard.storage, attribute) for shard in smallest.shards)
     have = max(0, whole - taken)
     reason = (
-        f"it needs {need:,} bytes of {tier} beside the other tables, {have:,} of the {whole:,} "
-        f"bytes of {setting.world_size} ranks are left, not all on one of them"
+        f"it needs {need:,} bytes of {tier} memory beside the other tables, {have:,} of the "
+        f"{whole:,} bytes of {setting.world_size} rank(s) are left, maybe on several of them"
     )
     return Obstacle(last.name, reason, need, have)
 

@@ -12,13 +12,18 @@ from typing import Any
 from torch import nn
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import (
+    GreedyProposer,
+    GridSearchProposer,
+    UniformProposer,
+)
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError, ShardingOption
 
 from grace_sharding import _torchrec
 from grace_sharding.estimator import TierPerfModel, calibrated_estimators
 from grace_sharding.memory_tiers import MemoryModel, TierName
-from grace_sharding.obstacles import tables_of
+from grace_sharding.obstacles import tables_of, wrong_factors
 from grace_sharding.planner_stats import ShardStats
 from grace_sharding.remedies import NoShardingPlan, Setting, explain
 from grace_sharding.shards import TableShards
@@ -26,6 +31,24 @@ from grace_sharding.shards import TableShards
 __all__ = ["GraceShardingPlanner", "NoShardingPlan"]
 
 FAILURES = (PlannerError, RuntimeError, AssertionError)  # of the stock planner; it has no one class
+
+
+MOST_GRID = 400  # plans of a grid search; larger grids are left out
+# On one host these shard as row_wise and column_wise do, and take the partitioner most of its time.
+WITHIN_A_HOST = ("table_row_wise", "table_column_wise", "grid_shard")
+
+
+class _Enumerator(EmbeddingEnumerator):  # type: ignore[misc]
+    """Leaves out the ways of sharding that are others by another name where there is one host."""
+
+    def enumerate(self, module: nn.Module, sharders: list[Any]) -> list[ShardingOption]:
+        """Return the ways to shard every table; never none for a table that has some."""
+        options: list[ShardingOption] = super().enumerate(module, sharders)
+        if self._world_size != self._local_world_size:
+            return options
+        kept = [option for option in options if option.sharding_type not in WITHIN_A_HOST]
+        have = {option.fqn for option in kept}
+        return kept + [option for option in options if option.fqn not in have]
 
 
 class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
@@ -40,6 +63,7 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         pooling_factors: Table -> rows read for a bag, by feature, measured with sums applied.
         constraints: TorchRec's constraints by table; what they say goes before ``tiers``.
         reserved: Bytes of each tier that are taken on every rank already, such as codes.
+        thorough: Compare more plans; without it the first ones that come to hand.
 
     Attributes:
         tables: The last plan as plain values.
@@ -59,6 +83,7 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
         pooling_factors: Mapping[str, Sequence[float]] | None = None,
         constraints: Mapping[str, ParameterConstraints] | None = None,
         reserved: Mapping[TierName, int] | None = None,
+        thorough: bool = True,
     ) -> None:
         self.setting = Setting(
             memory=memory,
@@ -77,13 +102,14 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             super().__init__(
                 topology=topology,
                 batch_size=batch_size,
-                enumerator=EmbeddingEnumerator(
+                enumerator=_Enumerator(
                     topology=topology,
                     batch_size=batch_size,
                     constraints=setting.constraints,
                     estimator=calibrated_estimators(memory, topology, setting.constraints),
                 ),
                 storage_reservation=FixedPercentageStorageReservation(0.0),
+                proposer=_proposers(thorough),
                 performance_model=TierPerfModel(world_size),
                 stats=self._shard_stats,
                 constraints=setting.constraints,
@@ -113,10 +139,14 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
 
     def _solve(self, module: nn.Module, sharders: list[Any]) -> Any:
         """Return the plan of the stock planner, which says nothing on the way."""
+        tables = tables_of(module, sharders, self.setting.constraints)
+        for table in tables:
+            if wrong_factors(table, self.setting.constraints):
+                raise RuntimeError(f"table {table.name!r} has other than one factor a feature")
         with _torchrec.quiet():
             plan = super().plan(module, sharders)
         planned = {table.table for table in self.tables}
-        for table in tables_of(module, sharders, self.setting.constraints):
+        for table in tables:
             if table.name not in planned:  # its device group is another
                 raise RuntimeError(f"table {table.name!r} was left out of the plan")
         return plan
@@ -133,12 +163,21 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
             batch_size=setting.batch_size,
             constraints=setting.constraints,
             reserved=setting.reserved,
+            thorough=False,
         )
         try:
             planner._solve(module, sharders)
         except FAILURES:
             return None
         return {table.table: (table.sharding_type, table.kernel) for table in planner.tables}
+
+
+def _proposers(thorough: bool) -> list[Any]:
+    """Return who proposes plans: the stock ones, with a smaller grid (theirs takes minutes)."""
+    few = [GreedyProposer(), UniformProposer()]
+    if not thorough:
+        return few
+    return [GridSearchProposer(MOST_GRID), *few, GreedyProposer(use_depth=False)]
 
 
 def merged_constraints(

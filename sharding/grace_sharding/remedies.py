@@ -51,6 +51,13 @@ class Setting:
                 "world_size must be a multiple of local_world_size"
             )
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all memories together."""
+        hbm = self.memory.hbm.num_bytes if self.memory.hbm else 0
+        hosts = self.world_size // self.local_world_size
+        return self.world_size * hbm + hosts * self.memory.host.num_bytes
+
     def changing(self, changes: dict[str, ParameterConstraints]) -> "Setting":
         """Return the same with other constraints for some tables."""
         return replace(self, constraints={**self.constraints, **changes})
@@ -88,9 +95,9 @@ def explain(
     """
     tables = tables_of(module, sharders, setting.constraints)
     obstacle = find_obstacle(setting, module, sharders, tables, cause)
+    num_bytes = sum(table.num_bytes for table in tables)
     for tried, changes, told in _changes(setting, obstacle, tables):
-        found = solved(tried, module, sharders)
-        if found is None:
+        if num_bytes > tried.num_bytes or (found := solved(tried, module, sharders)) is None:
             continue
         pinned = {
             name: _torchrec.changed(
