@@ -3,6 +3,7 @@
 import numpy as np
 
 from grace_sharding.placement import Placement, TierUse
+from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.plan import Prediction, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -11,7 +12,7 @@ from grace_torchrec.sums.stored_sums import StoredSums
 def plan_of(spec: TableSpec, sums: StoredSums) -> TablePlan:
     """Return a plan for ``spec`` with ``sums`` beside it in host memory, looked up by our op."""
     rows = spec.num_rows + sums.num_sums
-    extra = sums.num_sums * spec.row_bytes + sums.metadata_bytes
+    placed = rows * spec.row_bytes + sums.metadata_bytes
     placement = Placement(
         originals="host",
         num_hbm_sums=0,
@@ -21,8 +22,9 @@ def plan_of(spec: TableSpec, sums: StoredSums) -> TablePlan:
         num_sums=sums.num_sums,
         row_bytes=spec.row_bytes,
         hbm=TierUse(0, 0, 0),
-        host=TierUse(rows, spec.num_rows * spec.row_bytes + extra, 0),
+        host=TierUse(rows, placed, 0),
     )
+    extra = extra_of(sums, placement)
     return TablePlan(
         spec=spec,
         verdict="use",
@@ -32,5 +34,16 @@ def plan_of(spec: TableSpec, sums: StoredSums) -> TablePlan:
         placement=placement,
         lookup="fused",
         lookup_reason="given",
-        predicted=Prediction(0, 0, 0.0, sums.num_sums, extra, sums.metadata_bytes, 0.0, 0.0, 0.0),
+        predicted=Prediction(
+            0,
+            0,
+            0.0,
+            extra.rows,
+            extra.bytes,
+            extra.metadata_bytes,
+            extra.kept_bytes,
+            0.0,
+            0.0,
+            0.0,
+        ),
     )

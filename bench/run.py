@@ -13,11 +13,13 @@ from typing import Any, cast
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 import bench.cases
 from grace_sharding.memory_tiers import MemoryModelError
 from grace_torchrec.errors import GraceError
+from grace_torchrec.views.tables import Grid
+
+LEFT = frozenset({"", "field"})
 
 
 class Cases(click.Group):
@@ -41,14 +43,65 @@ def cli() -> None:
 
 
 def emit(result: Mapping[str, Any], as_json: bool, title: str) -> None:
-    """Print a result: one JSON object on one line, or a table of its fields."""
+    """Print a result: one JSON object on one line, or tables of its fields."""
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
         return
-    table = Table("field", "value", title=title)
+    console = Console()
+    for grid in grids(result, title):
+        console.print(grid.rich())
+
+
+def grids(result: Mapping[str, Any], title: str) -> list[Grid]:
+    """Return a table of single values, then one for each field that holds several.
+
+    Args:
+        result: What a case returned.
+        title: Title of the first table.
+    """
+    plain = {name: value for name, value in result.items() if not _is_nested(value)}
+    shown = [Grid(title, ("field", "value"), _pairs(plain), LEFT)]
     for name, value in result.items():
-        table.add_row(name, _readable(value))
-    Console().print(table)
+        if _is_nested(value):
+            shown += _nested(name, value)
+    return shown
+
+
+def _is_nested(value: Any) -> bool:
+    """Tell values that need a table of their own."""
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
+
+
+def _nested(title: str, value: Mapping[str, Any] | list[Mapping[str, Any]]) -> list[Grid]:
+    """Return a table of rows with the same columns, of pairs, or several tables."""
+    if isinstance(value, list):
+        value = {str(number): row for number, row in enumerate(value, 1)}
+    rows = {name: row for name, row in value.items() if isinstance(row, Mapping)}
+    flat = all(not _is_nested(cell) for row in rows.values() for cell in row.values())
+    if rows and flat and len(rows) == len(value):
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        cells = [
+            (name, *(_readable(row.get(column)) for column in columns))
+            for name, row in rows.items()
+        ]
+        return [Grid(title, ("", *columns), cells, LEFT)]
+    return [
+        Grid(inner.title if inner.title == title else f"{title}: {inner.title}", *_rest(inner))
+        for inner in grids(value, title)
+        if inner.rows
+    ]
+
+
+def _rest(grid: Grid) -> tuple[Any, ...]:
+    """Everything of a table but its title."""
+    return grid.columns, grid.rows, grid.left
+
+
+def _pairs(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a row a value."""
+    return [(name, _readable(value)) for name, value in values.items()]
 
 
 def main() -> None:
@@ -66,4 +119,8 @@ def _readable(value: Any) -> str:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) >= 0.001 or value == 0 else f"{value:.3g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_readable, value)) or "-"
+    return "-" if value == {} else str(value)

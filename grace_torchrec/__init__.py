@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grace_sharding.calibration import calibrate as calibrate
     from grace_sharding.memory_tiers import MemoryModel as MemoryModel
     from grace_torchrec.api import accelerate_ as accelerate_
     from grace_torchrec.api import plan as plan
@@ -52,6 +53,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "Swapped": "grace_torchrec.modules.swap",
     "Trace": "grace_torchrec.traces.trace",
     "accelerate_": "grace_torchrec.api",
+    "calibrate": "grace_sharding.calibration",
     "plan": "grace_torchrec.api",
     "profile": "grace_torchrec.api",
     "rebuild_sums_": "grace_torchrec.api",

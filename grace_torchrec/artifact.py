@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.strict_files import plain_file, read_arrays, read_json
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
@@ -75,27 +75,13 @@ def read_folder(
         GraceError: a file is missing, truncated, not valid, or was changed after writing.
     """
     document_file, arrays_file = Path(path) / f"{name}.json", Path(path) / ARRAYS_FILE
-    for file in (document_file, arrays_file):
-        if not file.is_file():
-            raise GraceError(f"{file}: no such file; is {path} a {name} folder?")
-    try:
-        document = json.loads(document_file.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
-        raise GraceError(
-            f"{document_file}: not valid JSON ({error}); write the {name} again"
-        ) from error
-    if not isinstance(document, dict):
-        raise GraceError(f"{document_file}: holds no JSON object; write the {name} again")
+    document = read_json(document_file, name)
+    plain_file(arrays_file, name)
     if document.get("arrays_sha256") != _sha256(arrays_file):
         raise GraceError(
             f"{arrays_file}: does not match its checksum in {document_file.name}; write the {name} again"
         )
-    try:
-        return document, load_file(arrays_file)
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise GraceError(
-            f"{arrays_file}: not readable ({error}); write the {name} again"
-        ) from error
+    return document, read_arrays(arrays_file, name)
 
 
 def fingerprint(*parts: npt.NDArray[Any] | str | int | None) -> str:

@@ -4,8 +4,11 @@
 skipped. ``--soak`` runs the long tests. The last line counts what was skipped and why.
 """
 
+import json
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,28 @@ def trace_path(request: pytest.FixtureRequest) -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="module", autouse=True)
+def saved_plans_follow_their_schema() -> Iterator[None]:
+    """Every plan that a test saves in this process is held against the published schema too."""
+    plans = sys.modules.get("grace_torchrec.plans.plan")  # not loaded: nothing here saves plans
+    if plans is None:
+        yield
+        return
+    import jsonschema
+
+    text = resources.files("grace_torchrec.plans").joinpath("plan.schema.json").read_text("utf-8")
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    save = plans.Plan.save
+
+    def save_and_look(plan: Any, path: Any) -> None:
+        save(plan, path)
+        validator.validate(json.loads((Path(path) / "plan.json").read_text("utf-8")))
+
+    plans.Plan.save = save_and_look
+    yield
+    plans.Plan.save = save
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

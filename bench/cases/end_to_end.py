@@ -3,13 +3,16 @@
 Flow: trace -> plan -> two models over the same weights -> batches in turns, stock and ours.
 The collection and the rewriting are timed by themselves; ``lookup`` and ``dense`` are what is
 left of the collection and of the model without them: differences of medians, and the rewriting
-runs on one thread, so the parts are exact only with ``--threads 1``.
+runs on one thread, so the parts are exact only with ``--threads 1``.  ``lookup_share`` is the
+collection's share of the stock model: a large table and several histories make a model
+embedding-heavy, the size ``compute_heavy`` makes it compute-heavy.
 Shapes: R rounds, K batches.
 """
 
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from bench.inputs import load_trace
 from bench.measure import machine
 from bench.run import emit
 from grace_kernels.cpu import rewrite_counted
+from grace_kernels.packed_codes import pack_codes
+from grace_kernels.reference import RAISE
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec import api
 from grace_torchrec.demo.batches import Batch, history_batches
@@ -39,7 +44,14 @@ MAX_ERROR = 1e-3  # of a logit, which sums products of pooled rows
 
 @torch.no_grad()
 def end_to_end(
-    trace: Trace, size: str, *, dim: int, batch_size: int, rounds: int, memory: MemoryModel
+    trace: Trace,
+    size: str,
+    *,
+    dim: int,
+    batch_size: int,
+    rounds: int,
+    memory: MemoryModel,
+    histories: int = 1,
 ) -> dict[str, Any]:
     """Plan, swap and time a DLRM.
 
@@ -50,17 +62,18 @@ def end_to_end(
         batch_size: Bags of a batch.
         rounds: Timed rounds over all held-out batches.
         memory: The machine the plan is made for.
+        histories: Tables whose features hold the bags of the trace.
     """
     torch.manual_seed(0)
     split = split_bags(trace)
-    stock = history_dlrm(trace.num_items, dim, size).eval()
+    stock = history_dlrm(trace.num_items, dim, size, histories).eval()
     ours = copy.deepcopy(stock)
-    profile = api.profile((b.bags for b in history_batches(split.train)), ours)
+    profile = api.profile((b.bags for b in history_batches(split.train, histories=histories)), ours)
     # least gain 0: a bench also shows tables where sums lose
     plan = api.plan(ours, profile, memory, PlanOptions(min_gain=0.0), in_order=True)
     table = plan.tables[TABLE]
     swapped = api.accelerate_(ours, plan)
-    batches = list(history_batches(split.test, batch_size))
+    batches = list(history_batches(split.test, batch_size, histories=histories))
     result: dict[str, Any] = {"model": size, "dim": dim, "batch": batch_size, "batches": len(batches),
                               "verdict": table.verdict, "reason": table.reason}  # fmt: skip
     if not swapped.modules:
@@ -68,12 +81,14 @@ def end_to_end(
     error = float(max((ours(*b.inputs) - stock(*b.inputs)).abs().max() for b in batches))
     if not error <= MAX_ERROR:
         raise GraceError(f"end_to_end: outputs differ by {error}; not timed")
-    code = ours.get_submodule(COLLECTION).rewriter.item_codes()[0].numpy()
-    times = _times(_entrants(stock, ours, code), batches, rounds)
+    times = _times(_entrants(stock, ours, batches), len(batches), rounds)
+    stock_parts = _parts(times["stock_model"], times["stock_collection"], None)
     return {
         **result,
         "cut": _cut(ours, batches),
-        "stock": _parts(times["stock_model"], times["stock_collection"], None),
+        "lookup_share": stock_parts["lookup_ms"]
+        / (stock_parts["lookup_ms"] + stock_parts["dense_ms"]),
+        "stock": stock_parts,
         "ours": _parts(times["our_model"], times["our_collection"], times["rewrite"]),
         "model_ratio": _ratio(times["stock_model"], times["our_model"]),
         "collection_ratio": _ratio(times["stock_collection"], times["our_collection"]),
@@ -84,40 +99,48 @@ def end_to_end(
 
 
 def _entrants(
-    stock: nn.Module, ours: nn.Module, code: npt.NDArray[Any]
-) -> dict[str, Callable[[Batch], object]]:
-    """Return what is timed on a batch."""
+    stock: nn.Module, ours: nn.Module, batches: list[Batch]
+) -> dict[str, Callable[[int], object]]:
+    """Return what is timed, each called with the number of a batch."""
     stock_collection, our_collection = (m.get_submodule(COLLECTION) for m in (stock, ours))
-
-    def rewrite(batch: Batch) -> object:
-        """Rewrite the histories alone, on one thread."""
-        ids, offsets = (
-            batch.bags["history"].values().numpy(),
-            batch.bags["history"].offsets().numpy(),
-        )
-        return rewrite_counted(ids, offsets, None, code, code.size, 0)
-
+    rewrites = [_rewrites(our_collection, batch) for batch in batches]
     return {
-        "stock_model": lambda batch: stock(*batch.inputs),
-        "our_model": lambda batch: ours(*batch.inputs),
-        "stock_collection": lambda batch: stock_collection(batch.bags),
-        "our_collection": lambda batch: our_collection(batch.bags),
-        "rewrite": rewrite,
+        "stock_model": lambda k: stock(*batches[k].inputs),
+        "our_model": lambda k: ours(*batches[k].inputs),
+        "stock_collection": lambda k: stock_collection(batches[k].bags),
+        "our_collection": lambda k: our_collection(batches[k].bags),
+        "rewrite": lambda k: [rewrite() for rewrite in rewrites[k]],
     }
 
 
+def _rewrites(collection: nn.Module, batch: Batch) -> list[Callable[[], object]]:
+    """Return the rewriting alone, on one thread, of each feature whose table has sums."""
+    tables = zip(collection.embedding_bag_configs(), collection.rewriter.item_codes(), strict=True)
+    found: list[Callable[[], object]] = []
+    for config, code in tables:
+        bags = batch.bags[config.feature_names[0]]
+        if code.numel():
+            found.append(
+                partial(
+                    rewrite_counted, bags.values().numpy(), bags.offsets().numpy(), None,
+                    pack_codes(code.numpy()), code.numel(), RAISE,
+                )
+            )  # fmt: skip
+    return found
+
+
 def _times(
-    entrants: dict[str, Callable[[Batch], object]], batches: list[Batch], rounds: int
+    entrants: dict[str, Callable[[int], object]], num_batches: int, rounds: int
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Return seconds ``[R, K]`` of each entrant; entrants take turns on every batch."""
     names = list(entrants)
-    times = {name: np.zeros((rounds, len(batches))) for name in names}
+    times = {name: np.zeros((rounds, num_batches)) for name in names}
     for turn in range(-1, rounds):  # turn -1 compiles and warms up
-        for k, batch in enumerate(batches):
+        for k in range(num_batches):
             shift = (turn + k) % len(names)
             for name in names[shift:] + names[:shift]:
                 start = time.perf_counter()
-                entrants[name](batch)
+                entrants[name](k)
                 times[name][turn, k] = time.perf_counter() - start
     return times
 
@@ -148,12 +171,12 @@ def _ratio(stock: npt.NDArray[np.float64], ours: npt.NDArray[np.float64]) -> dic
 
 
 def _cut(ours: nn.Module, batches: list[Batch]) -> float:
-    """Return the cut of the histories, counted by the module that serves."""
+    """Return the cut over all histories, counted by the module that serves."""
     collection = ours.get_submodule(COLLECTION)
     with collection.counting_reads() as reads:
         for batch in batches:
             collection(batch.bags)
-    asked, read = reads[0].tolist()
+    asked, read = reads[:-1].sum(0).tolist()  # the last table holds the candidates
     return 1 - read / asked
 
 
@@ -162,13 +185,14 @@ def _cut(ours: nn.Module, batches: list[Batch]) -> float:
 @click.option("--generate", help="ITEMS,USERS of a generated trace instead.")
 @click.option("--model", "size", type=click.Choice(sorted(SIZES)), default="embedding_heavy")
 @click.option("--dim", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--histories", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=512, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=9, show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch and of our lookup.")
 @click.option("--memory", default="a40", show_default=True, help="Machine the plan is made for.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    trace_file: Path | None, generate: str | None, size: str, dim: int, batch: int, rounds: int,
+    trace_file: Path | None, generate: str | None, size: str, dim: int, histories: int, batch: int, rounds: int,
     threads: int | None, memory: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Latency of a whole DLRM, stock and swapped, on held-out bags."""
@@ -176,6 +200,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     result = end_to_end(
-        trace, size, dim=dim, batch_size=batch, rounds=rounds, memory=MemoryModel.named(memory)
-    )
+        trace, size, dim=dim, batch_size=batch, rounds=rounds, memory=MemoryModel.named(memory),
+        histories=histories,
+    )  # fmt: skip
     emit(result, as_json, f"end to end, {size}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.inputs import load_trace
 from bench.measure import machine
+from bench.memory import MB, forget_peak, peak_bytes
 from bench.methods import METHODS
 from bench.run import emit
 from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
@@ -32,7 +33,6 @@ FITS: dict[str, Fit] = {
     "set_merge": set_merge.fit,
 }
 RIVALS = ("merci",)  # bench/rivals/NAME.py with a fit of the same signature, where it is there
-MB = 1 << 20
 
 
 def methods() -> list[str]:
@@ -59,11 +59,11 @@ def measure(
     rows = int(budget * split.train.num_items)
     small = split_bags(Trace.from_bags([[0, 1, 2], [1, 0]] * 6))
     run_once(method, small, 4, seed)  # compiled, or read from the cache
-    before = _forget_peak()
+    before = forget_peak()
     start = time.perf_counter()
     run_once(method, split, rows, seed)
     seconds = time.perf_counter() - start
-    return seconds, max(_status("VmHWM") - before, 0) / MB
+    return seconds, max(peak_bytes() - before, 0) / MB
 
 
 def grouping_time(
@@ -94,18 +94,6 @@ def _summary(values: list[tuple[float, float]]) -> dict[str, Any]:
         "peak_mb": round(max(value[1] for value in values), 1),
         "samples": seconds,
     }
-
-
-def _forget_peak() -> int:
-    """Let the peak of this process begin anew; return its bytes now."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status("VmRSS")
-
-
-def _status(field: str) -> int:
-    """Return a field of the memory of this process in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 @click.command(name="grouping_time", help=__doc__)

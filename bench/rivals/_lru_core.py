@@ -31,19 +31,19 @@ def _unlink(cache: Int64s, row: int) -> None:
 
 
 @jit
-def request(
+def find(
     ids_L: npt.NDArray[np.int32] | npt.NDArray[np.int64],
     capacity: int,
     cache: Int64s,
-    hits_N: Int64s,
+    found_L: npt.NDArray[np.bool_],
 ) -> None:
-    """Request each id in turn; count hits and move or load the row, in place.
+    """Request each id in turn; mark hits and move or load the row, in place.
 
     Args:
         ids_L: Rows in the order of their requests.
         capacity: Most rows that are held; the one unused for longest makes room.
         cache: See the module.
-        hits_N: Hits of each row; added to.
+        found_L: Receives whether each request found its row.
     """
     end = cache.shape[0] - 1
     held = 0
@@ -53,9 +53,10 @@ def request(
         row = cache[row, _OLDER]
     if capacity <= 0:
         return
-    for row in ids_L:
+    for place in range(ids_L.size):
+        row = ids_L[place]
         if cache[row, _OLDER] >= 0:
-            hits_N[row] += 1
+            found_L[place] = True
             _unlink(cache, row)
         elif held < capacity:
             held += 1

@@ -14,6 +14,26 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.trace import Trace
 
 
+def lru_found(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> npt.NDArray[np.bool_]:
+    """Return for each request whether it finds its row in the cache, bool ``[L]``.
+
+    Args:
+        trace: See :func:`lru_hits`, as the others.
+        capacity_rows: Rows that the cache holds.
+        warm: Bags that were served before.
+
+    Raises:
+        GraceError: as :func:`lru_hits`.
+
+    >>> lru_found(Trace.from_bags([[0, 1, 0], [2], [1, 0]]), 2).tolist()
+    [False, False, True, False, False, False]
+    """
+    cache = _warm_cache(trace, capacity_rows, warm)
+    found = np.zeros(trace.num_ids, np.bool_)
+    _lru_core.find(trace.ids_L, capacity_rows, cache, found)
+    return found
+
+
 def lru_hits(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> npt.NDArray[np.int64]:
     """Return how many requests of each row find it in the cache, int64 ``[N]``.
 
@@ -28,6 +48,12 @@ def lru_hits(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> npt
     >>> lru_hits(Trace.from_bags([[0, 1, 0], [2], [1, 0]]), 2).tolist()
     [1, 0, 0]
     """
+    found = lru_found(trace, capacity_rows, warm)
+    return np.bincount(trace.ids_L[found], minlength=trace.num_items).astype(np.int64)
+
+
+def _warm_cache(trace: Trace, capacity_rows: int, warm: Trace | None) -> npt.NDArray[np.int64]:
+    """Return the cache after ``warm``; check what is given."""
     if capacity_rows < 0:
         raise GraceError(f"lru: capacity {capacity_rows}, give the rows of the cache, 0 or more")
     if warm is not None and warm.num_items > trace.num_items:
@@ -36,9 +62,6 @@ def lru_hits(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> npt
             f"give both the rows of one table"
         )
     cache = _lru_core.empty_cache(trace.num_items)
-    hits = np.zeros(trace.num_items, np.int64)
     if warm is not None:
-        _lru_core.request(warm.ids_L, capacity_rows, cache, hits)
-        hits[:] = 0
-    _lru_core.request(trace.ids_L, capacity_rows, cache, hits)
-    return hits
+        _lru_core.find(warm.ids_L, capacity_rows, cache, np.zeros(warm.num_ids, np.bool_))
+    return cache

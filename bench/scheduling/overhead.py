@@ -1,7 +1,8 @@
 """overhead: what the host pays for a lowered model, for a decision, for making a schedule.
 
 Flow: plain and lowered GraphModule take turns at batch 1 (the null backend) -> microseconds for
-each operator; RecOS's online decision, by operators and by segments; schedules of 200 and 2,000.
+each operator (below zero where the lowered model's code saves more than its stream calls cost,
+which stand beside); RecOS's online decision, by operators and by segments; schedules of 200 and 2,000.
 All on one thread: its own processor time is taken, which other processes do not lengthen.
 """
 
@@ -17,7 +18,7 @@ from bench.scheduling.costs import load_costs
 from bench.scheduling.random_programs import random_graph
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule.graph_module import to_graph_module
-from grace_torchrec.schedule.lower import lower
+from grace_torchrec.schedule.lower import Lowered, Run, lower
 from grace_torchrec.schedule.online import OnlineScheduler, segments
 from grace_torchrec.schedule.op_graph import Op, OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
@@ -36,8 +37,9 @@ def overhead() -> dict[str, Any]:
     decisions = {name: _decision_us(name) for name in MODELS}
     by_segment = {name: _segment_us(name) for name in MODELS}
     return {
-        "overhead_us_per_op": max(lowered.values()),
-        "overhead_us_per_op_by_model": lowered,
+        "overhead_us_per_op": max(over_plain for over_plain, _ in lowered.values()),
+        "overhead_us_per_op_by_model": {name: found[0] for name, found in lowered.items()},
+        "stream_calls_us_per_op_by_model": {name: found[1] for name, found in lowered.items()},
         "decision_us_per_op": max(decisions.values()),
         "decision_us_per_op_segment": max(by_segment.values()),
         "decision_us_per_op_segment_by_model": by_segment,
@@ -46,22 +48,28 @@ def overhead() -> dict[str, Any]:
     }
 
 
-def _lowered_us(name: str) -> float:
-    """Return the lowered model's time over the plain one's, for each operator."""
+def _lowered_us(name: str) -> tuple[float, float]:
+    """Return a lowered model's time over the plain one's, and what its stream calls take of it.
+
+    Both for each operator, at batch 1, from the least of many turns.
+    """
     example = bundled(name, batch=1)
     batch = example.batches[0]
     plain = trace(example.model)
     graph = op_graph(plain, name)
     stats = roofline(plain, graph, batch)
-    lowered = to_graph_module(plain, lower(make_schedule(graph, stats, Machine(STREAMS))))
-    least = {plain: float("inf"), lowered: float("inf")}
+    steps = lower(make_schedule(graph, stats, Machine(STREAMS)))
+    silent = Lowered(steps.schedule, tuple(s for s in steps.steps if isinstance(s, Run)))
+    lowered, without_calls = to_graph_module(plain, steps), to_graph_module(plain, silent)
+    least = dict.fromkeys((plain, lowered, without_calls), float("inf"))
     with torch.inference_mode():
         for _ in range(REPEATS * ROUNDS):
             for module in least:
                 start = time.thread_time()
                 module(*batch)
                 least[module] = min(least[module], time.thread_time() - start)
-    return (least[lowered] - least[plain]) * 1e6 / len(graph.ops)
+    over_plain, calls = (least[lowered] - least[other] for other in (plain, without_calls))
+    return over_plain * 1e6 / len(graph.ops), calls * 1e6 / len(graph.ops)
 
 
 def _decision_us(name: str) -> float:
@@ -111,7 +119,8 @@ def _schedule_ms(num_ops: int) -> float:
     """Return the time to schedule a random graph on four streams."""
     rng = random.Random(0)
     graph = random_graph(rng, num_ops)
-    stats = OpStats.of(graph, [OpStat(rng.uniform(2, 12)) for _ in graph.ops], "json", "random")
+    costs = [OpStat(rng.uniform(2, 12), bytes_out=rng.randrange(1 << 20)) for _ in graph.ops]
+    stats = OpStats.of(graph, costs, "json", "random")
     return _least_s(lambda: make_schedule(graph, stats, Machine(STREAMS))) * 1e3
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from grace_torchrec.cli.options import memory_model, progress_to_stderr
 from grace_torchrec.demo.job import run
 from grace_torchrec.plans.plan import PlanOptions
-from grace_torchrec.traces.readers import read
+from grace_torchrec.traces.readers import FORMATS, read
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.demo import demo_view
@@ -25,7 +25,10 @@ GENERATED = (10_000, 12_000)  # items, bags
     help="Trace file; default: a generated trace.",
 )
 @click.option(
-    "--format", "trace_format", help="npz, user_items or baskets; default: by name and content."
+    "--format",
+    "trace_format",
+    type=click.Choice(sorted(FORMATS)),
+    help="Default: by name and content.",
 )
 @click.option("--memory", default="a40", show_default=True, help="Target machine that is modelled.")
 @click.option("--hbm-bytes", type=int, help="HBM of the target; default: what the machine has.")

@@ -27,15 +27,26 @@ class SubCommand:
 
 
 SUB_COMMANDS = {
+    "calibrate": SubCommand(
+        "grace_torchrec.cli.calibrate:calibrate_command",
+        "Measure this machine's memories for plans.",
+    ),
     "demo": SubCommand(
         "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
+    ),
+    "diff": SubCommand(
+        "grace_torchrec.cli.diff:diff", "Compare two plans: what moved, and what it costs."
     ),
     "doctor": SubCommand(
         "grace_torchrec.cli.doctor:doctor", "Check this installation and say how to mend it."
     ),
+    "inspect": SubCommand(
+        "grace_torchrec.cli.inspect:inspect", "Show what a plan puts where, and why."
+    ),
     "profile": SubCommand(
         "grace_torchrec.cli.profile:profile", "Turn a trace into a profile folder."
     ),
+    "report": SubCommand("grace_torchrec.cli.report:report", "Write a plan as one HTML page."),
     "schedule": SubCommand(
         "grace_torchrec.cli.schedule:schedule", "Schedule a model's operators over streams."
     ),

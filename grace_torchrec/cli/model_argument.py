@@ -5,6 +5,7 @@ Flow: text -> *Example*: a model in eval mode and batches of positional argument
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -29,14 +30,30 @@ def load_model(text: str) -> Example:
                 f"MODEL {text!r}: not one of {', '.join(MODELS)} and not package.module:function"
             )
         return bundled(text)
+    return _checked(text, load_function("MODEL", text)())
+
+
+def load_function(what: str, text: str) -> Callable[[], Any]:
+    """Import the function that ``package.module:function`` names.
+
+    Args:
+        what: Name of the argument, for errors.
+        text: The argument.
+
+    Raises:
+        GraceError: it cannot be imported, or is nothing to call.
+    """
     module_name, _, function_name = text.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # modules beside the user, as with python -m
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise GraceError(f"MODEL {text!r}: cannot be loaded ({error}); check the name") from error
-    return _checked(text, function())
+        raise GraceError(f"{what} {text!r}: cannot be loaded ({error}); check the name") from error
+    if not callable(function):
+        raise GraceError(f"{what} {text!r}: is no function; name one that takes no arguments")
+    found: Callable[[], Any] = function
+    return found
 
 
 def _checked(text: str, found: Any) -> Example:

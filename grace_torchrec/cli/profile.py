@@ -8,6 +8,7 @@ import click
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.readers import FORMATS
 from grace_torchrec.traces.shards import Thinning, read_shards
+from grace_torchrec.views.profile_text import profile_lines
 
 
 @click.command()
@@ -80,5 +81,4 @@ def profile(
     if as_json:
         click.echo(json.dumps(summary))
     else:
-        for name, value in summary.items():
-            click.echo(f"{name:>15}  {value}")
+        click.echo("\n".join(profile_lines(summary)))

@@ -15,6 +15,7 @@ from grace_torchrec.schedule.simulator import POLICIES, Calibration, simulate
 from grace_torchrec.schedule.tracing import op_graph, trace
 from grace_torchrec.views.schedule_text import latency_table
 
+RATE = 1000.0
 NOT_EVIDENCE = (
     "A simulation: its numbers were fitted to five printed gains; it is no evidence about a GPU."
 )
@@ -24,7 +25,7 @@ NOT_EVIDENCE = (
 @click.argument("model")
 @click.option("--clients", default="1,8,15,22,30", show_default=True, help="Closed loop: clients.")
 @click.option("--open", "pattern", type=click.Choice(sorted(PATTERNS)), help="Open loop instead.")
-@click.option("--rate", default=1000.0, show_default=True, help="Open loop: queries a second.")
+@click.option("--rate", type=float, help=f"Open loop: queries a second.  [default: {RATE:g}]")
 @click.option("--queries", default=14, show_default=True, help="Queries of each client.")
 @click.option("--calibration", default="a30", show_default=True, help="Numbers of the machine.")
 @click.option("--stats", type=click.Path(path_type=Path), help="Cost file (default: estimated).")
@@ -33,7 +34,7 @@ def simulate_command(
     model: str,
     clients: str,
     pattern: str | None,
-    rate: float,
+    rate: float | None,
     queries: int,
     calibration: str,
     stats: Path | None,
@@ -44,6 +45,11 @@ def simulate_command(
         numbers = [int(part) for part in clients.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--clients {clients!r}: give numbers, 1,8,30.") from error
+    if pattern is None and rate is not None:
+        raise click.UsageError(
+            f"--rate {rate:g}: belongs to the open loop, give --open {'|'.join(sorted(PATTERNS))} too."
+        )
+    rate = RATE if rate is None else rate
     if min(numbers) < 1 or queries < 1 or not rate > 0:
         raise click.UsageError("--clients, --queries and --rate are above zero.")
     machine = Calibration.named(calibration)

@@ -6,14 +6,14 @@ Shapes: B bags of a batch, L ids.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grace_torchrec.models.dlrm import DENSE_FEATURES
+from grace_torchrec.models.dlrm import DENSE_FEATURES, history_features
 from grace_torchrec.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -41,7 +41,12 @@ class Batch:
 
 
 def history_batches(
-    trace: Trace, batch_size: int = 512, *, hold_out: bool = False, seed: int = 0
+    trace: Trace,
+    batch_size: int = 512,
+    *,
+    hold_out: bool = False,
+    histories: int = 1,
+    seed: int = 0,
 ) -> Iterator[Batch]:
     """Yield the bags of ``trace`` in order, ids in source order.
 
@@ -49,12 +54,15 @@ def history_batches(
         trace: Whole bags.
         batch_size: Bags of a batch; the last one may be smaller.
         hold_out: Take a positive candidate out of its bag (for training); else bags stay whole.
+        histories: Features with whole bags; those after the first hold the bags of users further on.
         seed: Of candidates and dense features.
     """
     rng = np.random.default_rng(seed)
     for first in range(0, trace.num_bags, batch_size):
-        last = min(first + batch_size, trace.num_bags)
-        yield _batch(trace, trace.take(np.arange(first, last)), hold_out, rng)
+        bags = np.arange(first, min(first + batch_size, trace.num_bags))
+        batch = _batch(trace, trace.take(bags), hold_out, rng)
+        others = [trace.take((bags + k * batch_size) % trace.num_bags) for k in range(1, histories)]
+        yield replace(batch, bags=_with_histories(batch.bags, others)) if others else batch
 
 
 def _batch(trace: Trace, part: Trace, hold_out: bool, rng: np.random.Generator) -> Batch:
@@ -81,3 +89,16 @@ def _batch(trace: Trace, part: Trace, hold_out: bool, rng: np.random.Generator) 
         lengths=torch.from_numpy(np.concatenate([lengths, np.ones_like(lengths)])),
     )
     return Batch(torch.from_numpy(dense), bags, torch.from_numpy(positive.astype(np.float32)))
+
+
+def _with_histories(bags: "KeyedJaggedTensor", others: list[Trace]) -> "KeyedJaggedTensor":
+    """Return ``bags`` with the bags ``others`` as further histories."""
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    lengths = [torch.from_numpy(np.diff(other.offsets_B1)) for other in others]
+    ids = [torch.from_numpy(other.ids_L.astype(np.int64)) for other in others]
+    return KeyedJaggedTensor(
+        keys=[*bags.keys(), *history_features(1 + len(others))[1:]],
+        values=torch.cat([bags.values(), *ids]),
+        lengths=torch.cat([bags.lengths(), *lengths]),
+    )

@@ -9,8 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
-from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, pop, push, with_room
-from grace_torchrec.grouping._token_core import unite
+from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
+from grace_torchrec.grouping._heap_core import (
+    HALF,
+    LOWER_HALF,
+    first_candidates,
+    pack,
+    pop,
+    push,
+    with_room,
+)
+from grace_torchrec.grouping._token_core import set_bits, unite
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -58,9 +67,18 @@ def merge(
     sizes_T = np.zeros(num_tokens, np.int32)  # 0: not born, or merged into another
     sizes_T[:num_items] = 1
     parent_T = np.arange(num_tokens).astype(np.int32)
-    keys, pairs, heap = _first_candidates(partners_NK, counts_NK)
+    born_T = np.zeros(num_items, np.float64)  # the value of two items is their count
+    keys, pairs, heap = first_candidates(
+        partners_NK, counts_NK, sizes_T, born_T, max_size, 0.0, 0.0, 0.0
+    )
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     values_T = np.empty(num_tokens, np.float64)
+    num_bags = offsets_B1.size - 1
+    by_bits = bits_are_few(num_bags, num_items, ranks_L.size)
+    bits_TW = np.zeros((num_tokens if by_bits else 0, num_bags // 64 + 1), np.uint64)
+    if by_bits:
+        for item in range(num_items):
+            set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
     token, free = num_items, bags_L.size
     while heap > 0:
         one, other = pairs[0] >> HALF, pairs[0] & LOWER_HALF
@@ -77,10 +95,17 @@ def merge(
         starts_T[token], ends_T[token] = free, free + length
         sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
         parent_T[one], parent_T[other] = token, token
-        num_touched = _replace(
-            offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token, counts_T,
-            touched_T,
-        )  # fmt: skip
+        if by_bits:
+            bits_TW[token] = bits_TW[one] | bits_TW[other]
+            num_touched = count_beside(
+                bits_TW[token], bits_TW, ends_T[:token] - starts_T[:token], sizes_T,
+                max_size - size, least, counts_T, touched_T,
+            )  # fmt: skip
+        else:
+            num_touched = replace(
+                offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token,
+                counts_T, touched_T,
+            )  # fmt: skip
         free += length
         keys, pairs = with_room(keys, pairs, heap, num_touched)
         heap = _push_best(
@@ -95,60 +120,6 @@ def merge(
             root = parent_T[root]
         cluster_N[item] = root
     return cluster_N
-
-
-@jit
-def _first_candidates(partners_NK: Int32s, counts_NK: Int32s) -> tuple[Floats, Int64s, int]:
-    """Return the heap of all pairs of items that were kept."""
-    room = 1
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            room += partners_NK[item, at] >= 0
-    keys, pairs, heap = np.empty(2 * room, np.float64), np.empty(2 * room, np.int64), 0
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            if partners_NK[item, at] < 0:
-                break
-            pair = pack(item, partners_NK[item, at])
-            heap = push(keys, pairs, heap, np.float64(counts_NK[item, at]), pair)
-    return keys, pairs, heap
-
-
-@jit
-def _replace(
-    offsets_B1: Int64s,
-    tokens_L: Int32s,
-    fill_B: Int64s,
-    bags: Int32s,
-    one: int,
-    other: int,
-    token: int,
-    counts_T: Int32s,
-    touched_T: Int32s,
-) -> int:
-    """Put ``token`` for one or both of two tokens into their bags, count what stands beside it.
-
-    Returns:
-        How many tokens were touched.
-    """
-    num_touched = 0
-    for bag in bags:
-        first, last = offsets_B1[bag], fill_B[bag] - 1
-        place, second = -1, -1
-        for at in range(first, last + 1):
-            found = tokens_L[at]
-            if found in (one, other):
-                second = place
-                place = at
-            else:
-                touched_T[num_touched] = found
-                num_touched += counts_T[found] == 0
-                counts_T[found] += 1
-        tokens_L[place] = token
-        if second >= 0:
-            tokens_L[second] = tokens_L[last]
-            fill_B[bag] = last
-    return num_touched
 
 
 @jit

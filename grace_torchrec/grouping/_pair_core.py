@@ -41,28 +41,38 @@ def bags_of_items(offsets_B1: Int64s, ids_L: Ids, num_items: int) -> tuple[Int64
 
 @jit
 def count_pairs(
-    offsets_B1: Int64s, ids_L: Ids, indptr_N1: Int64s, bags_L: Int32s, capacity: int
-) -> tuple[Int64s, Int32s, Int32s]:
-    """Count all pairs of bags without repeats, both directions, no diagonal.
+    offsets_B1: Int64s,
+    ids_L: Ids,
+    indptr_N1: Int64s,
+    bags_L: Int32s,
+    first: int,
+    last: int,
+    degrees_N: Int64s,
+    partners: Int32s,
+    counts: Int32s,
+) -> int:
+    """Count all pairs of the items ``first .. last - 1``, in bags without repeats.
 
     Args:
         offsets_B1: Start of each bag in ``ids_L``.
         ids_L: Ids of the bags.
         indptr_N1: Start of each item in ``bags_L``.
         bags_L: The bags that hold each item.
-        capacity: Room for edges; the caller's upper bound of E.
+        first: First item.
+        last: Item behind the last one.
+        degrees_N: Receives the edges of each of these items.
+        partners: Receives the partners of one item after the other, rising.
+        counts: Receives their counts.
 
     Returns:
-        (indptr ``[N + 1]``, partner ``[E]``, count ``[E]``), partners rising in each row.
+        How many edges were written.
     """
     num_items = indptr_N1.size - 1
-    indptr = np.zeros(num_items + 1, np.int64)
-    partners = np.empty(capacity, np.int32)
-    counts = np.empty(capacity, np.int32)
     seen = np.zeros(num_items, np.int32)
     touched = np.zeros((num_items + 63) // 64, np.uint64)
     used = 0
-    for item in range(num_items):
+    for item in range(first, last):
+        start = used
         bags = bags_L[indptr_N1[item] : indptr_N1[item + 1]]
         events = 0
         for bag in bags:
@@ -75,8 +85,8 @@ def count_pairs(
             _count_sparse_row(offsets_B1, ids_L, bags, seen, touched)
             seen[item] = 0
             used = _read_by_bitmap(seen, touched, partners, counts, used)
-        indptr[item + 1] = used
-    return indptr, partners[:used], counts[:used]
+        degrees_N[item] = used - start
+    return used
 
 
 @jit

@@ -13,15 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._beside_core import replace
 from grace_torchrec.grouping._heap_core import (
     HALF,
     LOWER_HALF,
     comes_first,
+    first_candidates,
     pack,
     pop,
     push,
     replace_top,
     with_room,
+    worth,
 )
 from grace_torchrec.grouping._partner_core import keep_best
 from grace_torchrec.grouping._token_core import (
@@ -37,20 +40,6 @@ from grace_torchrec.grouping._token_core import (
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-@jit
-def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> Any:
-    """Return the key of a candidate; see ``set_merge.Rule``.
-
-    Args:
-        count: Bags that hold both tokens.
-        expected: How many would, if the two were independent.
-        size: Items of the two together.
-        popularity: Weight of the spread of the expected count.
-        size_price: Price of every item past the second.
-    """
-    return count + popularity * np.sqrt(expected) - size_price * (size - 2)
 
 
 @jit
@@ -84,8 +73,8 @@ def merge(
         max_size: Most items of a set.
         least: Least count of a merge.
         scale: ``RankedBags.pair_scale``.
-        popularity: See :func:`worth`, as the next.
-        size_price: See :func:`worth`.
+        popularity: See ``_heap_core.worth``, as the next.
+        size_price: See ``_heap_core.worth``.
         num_kept: Most candidates that a new token enters.
 
     Returns:
@@ -102,7 +91,7 @@ def merge(
     born_T[:num_items] = np.diff(indptr_N1)
     sizes_T = np.ones(num_tokens, np.int32)
     sizes_T[:num_items] = sizes_N
-    keys, pairs, heap = _first_candidates(
+    keys, pairs, heap = first_candidates(
         partners_NK, counts_NK, sizes_N, born_T, max_size, scale, popularity, size_price
     )
     made, supports = np.empty(budget, np.int64), np.empty(budget, np.int32)
@@ -111,15 +100,14 @@ def merge(
     shared_B = np.empty(num_bags + 1, np.int32)
     num_made, free = 0, bags_L.size
     dense = num_bags // DENSE + 1
-    bits_DW = np.zeros((2 * bags_L.size // dense + 1, num_bags // 64 + 1), np.uint64)
     row_T = np.full(num_tokens, -1, np.int32)
     num_dense = 0
-    for item in range(num_items):
-        if ends_T[item] - starts_T[item] < dense:
-            break
+    while num_dense < num_items and ends_T[num_dense] - starts_T[num_dense] >= dense:
+        num_dense += 1  # the first items have the most bags
+    bits_DW = np.zeros((num_dense + num_dense // 2 + 1, num_bags // 64 + 1), np.uint64)
+    for item in range(num_dense):
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])
-        num_dense += 1
     while heap > 0 and num_made < budget:
         pair = pairs[0]
         one, other = pair >> HALF, pair & LOWER_HALF
@@ -158,6 +146,8 @@ def merge(
         if row_T[other] >= 0:
             clear_bits(shared, bits_DW[row_T[other]])
         if most >= dense:
+            if num_dense == bits_DW.shape[0]:
+                bits_DW = _with_rows(bits_DW)
             row_T[token] = num_dense
             set_bits(shared, bits_DW[num_dense])
             num_dense += 1
@@ -166,13 +156,9 @@ def merge(
         free += most
         ends_T[one] = starts_T[one] + remove(lists[starts_T[one] : ends_T[one]], shared)
         ends_T[other] = starts_T[other] + remove(lists[starts_T[other] : ends_T[other]], shared)
-        num_touched = _replace(
+        num_touched = replace(
             offsets_B1, tokens_L, fill_B, shared, one, other, token, counts_T, touched_T
         )
-        if size >= max_size:
-            for at in range(num_touched):
-                counts_T[touched_T[at]] = 0
-            continue
         num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
         kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
         keys, pairs = with_room(keys, pairs, heap, kept)
@@ -184,6 +170,15 @@ def merge(
             )
             heap = push(keys, pairs, heap, key, pack(token, partner))
     return made[:num_made], supports[:num_made]
+
+
+@jit
+def _with_rows(bits_DW: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the bits with room for half as many tokens more."""
+    rows = bits_DW.shape[0]
+    more = np.zeros((rows + rows // 2 + 1, bits_DW.shape[1]), np.uint64)
+    more[:rows] = bits_DW
+    return more
 
 
 @jit
@@ -205,74 +200,6 @@ def _count_both(
     if row_T[short] >= 0 and ends_T[short] - starts_T[short] > bits_DW.shape[1]:
         return count_shared(bits_DW[row_T[short]], bits_DW[row_T[long]])
     return count_listed(lists[starts_T[short] : ends_T[short]], bits_DW[row_T[long]])
-
-
-@jit
-def _first_candidates(
-    partners_NK: Int32s,
-    counts_NK: Int32s,
-    sizes_N: Int32s,
-    born_T: Floats,
-    max_size: int,
-    scale: float,
-    popularity: float,
-    size_price: float,
-) -> tuple[Floats, Int64s, int]:
-    """Return the heap of all pairs of items that were kept."""
-    room = 1
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            room += partners_NK[item, at] >= 0
-    keys, pairs, heap = np.empty(2 * room, np.float64), np.empty(2 * room, np.int64), 0
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            partner = partners_NK[item, at]
-            if partner < 0:
-                break
-            size = sizes_N[item] + sizes_N[partner]
-            if size > max_size:
-                continue
-            expected = scale * born_T[item] * born_T[partner]
-            key = worth(counts_NK[item, at], expected, size, popularity, size_price)
-            heap = push(keys, pairs, heap, key, pack(item, partner))
-    return keys, pairs, heap
-
-
-@jit
-def _replace(
-    offsets_B1: Int64s,
-    tokens_L: Int32s,
-    fill_B: Int64s,
-    shared: Int32s,
-    one: int,
-    other: int,
-    token: int,
-    counts_T: Int32s,
-    touched_T: Int32s,
-) -> int:
-    """Put ``token`` for two tokens into their bags, count what stands beside it.
-
-    Returns:
-        How many tokens were touched.
-    """
-    num_touched = 0
-    for bag in shared:
-        first, last = offsets_B1[bag], fill_B[bag] - 1
-        at_one, at_other = first, first
-        for at in range(first, last + 1):
-            found = tokens_L[at]
-            if found == one:
-                at_one = at
-            elif found == other:
-                at_other = at
-            else:
-                touched_T[num_touched] = found
-                num_touched += counts_T[found] == 0
-                counts_T[found] += 1
-        tokens_L[at_one] = token
-        tokens_L[at_other] = tokens_L[last]
-        fill_B[bag] = last
-    return num_touched
 
 
 @jit

@@ -6,24 +6,34 @@ pay for the rows, and bags without structure show gains of that size.  Candidate
 for the largest budget where smaller ones are a prefix of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
-from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, set_refine
 from grace_torchrec.grouping.budgets import check_budget
+from grace_torchrec.grouping.candidates import (
+    IN_LINE_METHODS,
+    METHODS,
+    SET_RULES,
+    Candidate,
+    Judged,
+    judge,
+    name_of,
+)
 from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
-from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
+__all__ = [
+    "LEAST_GAIN", "METHODS", "NONE", "SET_RULES", "Allow", "Candidate", "Choice", "Judged", "Picked",
+    "best_of", "choose", "fit_auto", "fit_auto_budgets", "judge", "pick", "refit",
+]  # fmt: skip
+
 Allow = Literal["in_line", "ahead"]
 LEAST_GAIN = 0.01  # of the rows that the validation bags read
-SET_RULES = (set_merge.Rule(), set_merge.Rule(popularity=1.0))
-FILLED_SHARES = (0.8, 0.6)
 NONE = "none"
+_NO_SUMS = Candidate(NONE, "", lambda whole, _: StoredSums.none(whole.trace.num_items))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +55,7 @@ class Choice:
     @property
     def picked(self) -> str:
         """Method and parameter in one string."""
-        return _name(self.method, self.parameter)
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A method with a parameter.
-
-    Attributes:
-        method: Name of the method.
-        parameter: Its parameter as text.
-        build: (counted trace, budget) -> sums.
-    """
-
-    method: str
-    parameter: str
-    build: Callable[[CountedTrace, int], StoredSums]
+        return name_of(self.method, self.parameter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,88 +151,12 @@ def pick(counted: CountedTrace, validation: Trace, budget: int, allow: Allow) ->
 
     Ties go to the candidate that comes first: no sums, then the simpler code.
     """
-    none = Candidate(NONE, "", lambda whole, _: StoredSums.none(whole.trace.num_items))
-    best, best_cut = none, LEAST_GAIN
-    cuts = {NONE: 0.0}
-
-    def judge(candidate: Candidate) -> float:
-        """Return the cut of a candidate, keep it if it is the best so far."""
-        nonlocal best, best_cut
-        cut = count_reads(validation, candidate.build(counted, budget)).cut
-        cuts[_name(candidate.method, candidate.parameter)] = cut
-        if cut > best_cut or (best is none and cut >= LEAST_GAIN):
-            best, best_cut = candidate, cut
-        return cut
-
-    if counted.has_pairs():
-        for limit in paper_greedy.SIZE_LIMITS:
-            judge(Candidate("grace", f"size_limit={limit}", partial(_grace, limit)))
-        grace_floor.floor_cuts(
-            lambda floor: judge(
-                Candidate("grace_floor", f"floor={floor:g}", partial(_grace_floor, floor))
-            )
-        )
-    judge(Candidate("subsets", "", lambda whole, rows: whole.subsets.first(rows)))
-    if allow == "ahead":
-        _judge_sets(judge)
-    return Picked(best, cuts)
+    verdicts = judge(counted, validation, budget, METHODS if allow == "ahead" else IN_LINE_METHODS)
+    best = best_of(verdicts.best.values())
+    return Picked(_NO_SUMS if best is None else best.candidate, {NONE: 0.0} | verdicts.cuts)
 
 
-def _judge_sets(judge: Callable[[Candidate], float]) -> None:
-    """Judge merged sets: every rule, then what can be made of the better one."""
-    plain = {}
-    for rule in SET_RULES:
-        name = f"popularity={rule.popularity:g}"
-        plain[rule] = judge(Candidate("set_merge", name, partial(_sets, rule)))
-    rule = max(plain, key=lambda one: plain[one])
-    name = f"popularity={rule.popularity:g}"
-    judge(Candidate("set_merge", f"{name} refined", partial(_refined_sets, rule)))
-    judge(Candidate("set_merge", f"{name} from=subsets refined", partial(_refined_subsets, rule)))
-    for share in FILLED_SHARES:
-        judge(
-            Candidate(
-                "set_merge",
-                f"{name} share={share:g} filled=subsets",
-                partial(_filled_sets, rule, share),
-            )
-        )
-
-
-def _grace(size_limit: int, counted: CountedTrace, budget: int) -> StoredSums:
-    """Build the paper's clusters."""
-    rule = paper_greedy.GrowthRule(size_limit=size_limit)
-    return paper_greedy.grow_clusters(counted.pairs, budget, rule)
-
-
-def _grace_floor(floor: float, counted: CountedTrace, budget: int) -> StoredSums:
-    """Build clusters of one price, scaled to the bags."""
-    return grace_floor.grow_to_floor(counted.pairs, budget, floor * counted.floor_scale)
-
-
-def _sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
-    """Build merged sets."""
-    return counted.sets(rule).first(budget)
-
-
-def _refined_sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
-    """Refine merged sets."""
-    return set_refine.refine(counted.bags, _sets(rule, counted, budget), budget, rule)
-
-
-def _refined_subsets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
-    """Refine the subsets of clusters as if they were merged sets."""
-    return set_refine.refine(counted.bags, counted.subsets.first(budget), budget, rule)
-
-
-def _filled_sets(
-    rule: set_merge.Rule, share: float, counted: CountedTrace, budget: int
-) -> StoredSums:
-    """Store merged sets in a share of the budget, subsets of clusters in the rest."""
-    first = _sets(rule, counted, int(share * budget))
-    rest = counted.subsets.first(budget)
-    return set_refine.mix(first, rest, budget, counted.trace.counts())
-
-
-def _name(method: str, parameter: str) -> str:
-    """Return method and parameter as one text."""
-    return f"{method} {parameter}".rstrip()
+def best_of(judged: Iterable[Judged], least_gain: float = LEAST_GAIN) -> Judged | None:
+    """Return the candidate of the greatest cut, the first of equals; None where none gains enough."""
+    enough = [one for one in judged if one.reads.cut >= least_gain]
+    return max(enough, key=lambda one: one.reads.cut, default=None)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 
+import numpy as np
+
 from grace_torchrec.grouping import set_merge, subset_clusters
 from grace_torchrec.grouping.pair_counts import (
     DEFAULT_MEMORY_LIMIT,
@@ -24,7 +26,12 @@ class CountedTrace:
     """A trace and what methods count on it, each when it is first asked for."""
 
     def __init__(
-        self, trace: Trace, most: int, fit_bags: int, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT
+        self,
+        trace: Trace,
+        most: int,
+        fit_bags: int,
+        memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
+        thin: bool = False,
     ) -> None:
         """Count nothing yet.
 
@@ -33,10 +40,12 @@ class CountedTrace:
             most: The largest budget that will be asked for.
             fit_bags: Bags that floors are chosen on; they rise in proportion to ``trace``.
             memory_limit_bytes: Most memory that the counts of all pairs may take.
+            thin: Where they would take more, count those of every second bag, of every fourth, ...
         """
         self.trace = trace
         self.most = most
         self.memory_limit_bytes = memory_limit_bytes
+        self.thin = thin
         self.floor_scale = trace.num_bags / max(fit_bags, 1)
         self._sets: dict[set_merge.Rule, StoredSums] = {}
 
@@ -62,10 +71,24 @@ class CountedTrace:
         except TooManyPairs:
             return False
 
-    @cached_property
+    @property
     def pairs(self) -> PairCounts:
-        """All pair counts."""
-        return count_pairs(self.trace, self.memory_limit_bytes)
+        """All pair counts.
+
+        Raises:
+            TooManyPairs: they would take too much memory; with ``thin`` even those of one bag.
+        """
+        return self._pairs[0]
+
+    @property
+    def pairs_share(self) -> float:
+        """Share of the bags whose pairs are counted; errors as :attr:`pairs`."""
+        return self._pairs[1]
+
+    @cached_property
+    def _pairs(self) -> tuple[PairCounts, float]:
+        """Pair counts, of as many bags as memory allows, and the share of the bags."""
+        return _count(self.trace, self.memory_limit_bytes, self.thin)
 
     @cached_property
     def bags(self) -> RankedBags:
@@ -88,3 +111,16 @@ class CountedTrace:
     def _partners(self) -> Partners:
         """First candidates of merged sets."""
         return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))
+
+
+def _count(
+    trace: Trace, memory_limit_bytes: int, thin: bool, share: float = 1.0
+) -> tuple[PairCounts, float]:
+    """Count the pairs of all bags, or of every second one, ...; return the share of the bags too."""
+    try:
+        return count_pairs(trace, memory_limit_bytes), share
+    except TooManyPairs:
+        if not thin or trace.num_bags < 2:
+            raise
+    half = trace.take(np.arange(0, trace.num_bags, 2))
+    return _count(half, memory_limit_bytes, thin, share / 2)

@@ -10,10 +10,14 @@ Shapes: B bags, B1 = B + 1, L ids, N items.
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from grace_kernels.reference import MAX_LAYERS
+from grace_torchrec.grouping import _layer_core
+from grace_torchrec.grouping._pair_core import bags_of_items
 from grace_torchrec.traces.trace import Trace
+
+Int64s = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 def layered_bags(trace: Trace) -> Trace:
@@ -25,27 +29,30 @@ def layered_bags(trace: Trace) -> Trace:
     >>> layers.offsets_B1.tolist(), layers.ids_L.tolist()
     ([0, 3, 4], [0, 1, 2, 2])
     """
-    bag_L, num_bags = _merging_bags(trace)
-    shape = (num_bags, trace.num_items)
-    copies = sp.csr_matrix((np.ones(trace.num_ids, np.int32), (bag_L, trace.ids_L)), shape=shape)
-    layers = [copies]  # tocsr summed the copies of an id and sorted the ids of every bag
-    for layer in range(2, min(int(copies.data.max(initial=1)), MAX_LAYERS) + 1):
-        enough = sp.csr_matrix(
-            ((copies.data >= layer).astype(np.int32), copies.indices, copies.indptr), shape=shape
-        )
-        enough = enough[np.diff(np.r_[0, np.cumsum(enough.data)][enough.indptr]) > 0]
-        enough.eliminate_zeros()
-        layers.append(enough)
-    stacked = sp.vstack(layers, format="csr") if len(layers) > 1 else copies
-    return Trace(stacked.indptr.astype(np.int64), stacked.indices, trace.num_items)
+    offsets_B1, ids_L = sorted_bags(*_merging_bags(trace), trace.num_items)
+    copies_B = _layer_core.most_copies(offsets_B1, ids_L)
+    deepest = min(int(copies_B.max(initial=1)), MAX_LAYERS)
+    if deepest > 1:
+        offsets_B1, ids_L = _layer_core.split_layers(offsets_B1, ids_L, copies_B, deepest)
+    return Trace(offsets_B1, ids_L, trace.num_items)
 
 
-def _merging_bags(trace: Trace) -> tuple[npt.NDArray[np.int64], int]:
-    """Return for each id the number of the (bag, weight) it can merge in, and how many exist."""
-    bag_L = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
+def sorted_bags(
+    offsets_B1: Int64s, ids_L: Ids, num_items: int
+) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """Sort the ids of every bag: the bags that hold each item, inverted again, hold rising items."""
+    offsets, ids = bags_of_items(*bags_of_items(offsets_B1, ids_L, num_items), offsets_B1.size - 1)
+    return offsets, ids
+
+
+def _merging_bags(trace: Trace) -> tuple[Int64s, Ids]:
+    """Return the bags in which copies can merge: one for each bag, or bag and weight."""
     if trace.weights_L is None:
-        return bag_L, trace.num_bags
+        return trace.offsets_B1, trace.ids_L
+    bag_L = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
     bits_L = trace.weights_L.view(np.int32)  # equal means equal bit by bit, as in rewriting
-    _, weight_L = np.unique(bits_L, return_inverse=True)
-    pairs, merging_L = np.unique(bag_L * (trace.num_ids + 1) + weight_L, return_inverse=True)
-    return merging_L.astype(np.int64), int(pairs.size)
+    order = np.lexsort((bits_L, bag_L))
+    bags, bits = bag_L[order], bits_L[order]
+    first = np.ones(bags.size, np.bool_)
+    first[1:] = (bags[1:] != bags[:-1]) | (bits[1:] != bits[:-1])
+    return np.append(np.flatnonzero(first), bags.size), trace.ids_L[order]

@@ -7,6 +7,7 @@ for each layer (see ``layers``), so a count is what one stored pair would save.
 Shapes: N items, N1 = N + 1, E directed edges (every pair twice).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping import _pair_core
 from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.grouping.threads import counting_threads
 from grace_torchrec.traces.trace import Trace
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
@@ -63,14 +65,19 @@ class PairCounts:
         return degrees
 
 
-def count_pairs(trace: Trace, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT) -> PairCounts:
+def count_pairs(
+    trace: Trace,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
+    num_threads: int | None = None,
+) -> PairCounts:
     """Count every pair of distinct items over all bags of ``trace``.
 
-    The result is the same for any order of the bags and of the ids in them.
+    The result is the same for any order of the bags and of the ids in them, and for any threads.
 
     Args:
         trace: Bags; repeated ids and weights are split into layers.
         memory_limit_bytes: Refuse to start when the counts could need more.
+        num_threads: Threads; default: the processors of this process.
 
     Raises:
         TooManyPairs: the counts could pass ``memory_limit_bytes``; nothing was allocated.
@@ -80,11 +87,48 @@ def count_pairs(trace: Trace, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT) ->
     """
     _check_memory(0, trace.num_items, memory_limit_bytes)
     layers = layered_bags(trace)
-    edges = _most_edges(layers)
-    _check_memory(edges, trace.num_items, memory_limit_bytes)
+    most_N = _most_edges(layers)
+    _check_memory(int(most_N.sum()), trace.num_items, memory_limit_bytes)
+    return _count(layers, most_N, counting_threads(layers.num_ids, num_threads))
+
+
+def _count(layers: Trace, most_N: npt.NDArray[np.int64], threads: int) -> PairCounts:
+    """Count side by side; each thread has the items that may have its share of the edges."""
+    ends_N1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(most_N)])
+    first_T = np.searchsorted(ends_N1, np.linspace(0, ends_N1[-1], threads + 1)[:-1])
+    first_T1 = np.append(first_T, most_N.size)
+    partners, counts = np.empty(ends_N1[-1], np.int32), np.empty(ends_N1[-1], np.int32)
+    degrees_N = np.zeros(most_N.size, np.int64)
     offsets, ids = layers.offsets_B1, layers.ids_L
-    bags_of = _pair_core.bags_of_items(offsets, ids, layers.num_items)
-    return PairCounts(*_pair_core.count_pairs(offsets, ids, *bags_of, edges))
+    indptr_N1, bags_L = _pair_core.bags_of_items(offsets, ids, layers.num_items)
+
+    def count(first: int, last: int) -> int:
+        """Count the pairs of some items, at the place where the edges before could end at most."""
+        start = ends_N1[first]
+        used: int = _pair_core.count_pairs(
+            offsets,
+            ids,
+            indptr_N1,
+            bags_L,
+            first,
+            last,
+            degrees_N,
+            partners[start:],
+            counts[start:],
+        )
+        return used
+
+    with ThreadPoolExecutor(threads) as pool:  # the core holds no lock of the interpreter
+        used_T = list(pool.map(count, first_T1[:-1].tolist(), first_T1[1:].tolist()))
+    end = 0
+    for first, used in zip(first_T1[:-1], used_T, strict=True):
+        start = ends_N1[first]
+        if start > end:  # what lies behind a gap moves down
+            partners[end : end + used] = partners[start : start + used]
+            counts[end : end + used] = counts[start : start + used]
+        end += used
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(degrees_N)])
+    return PairCounts(indptr, partners[:end], counts[:end])
 
 
 def _check_memory(edges: int, num_items: int, memory_limit_bytes: int) -> None:
@@ -98,11 +142,11 @@ def _check_memory(edges: int, num_items: int, memory_limit_bytes: int) -> None:
         )
 
 
-def _most_edges(layers: Trace) -> int:
-    """Return an upper bound on E: an item meets at most the ids of its bags, and every item once."""
+def _most_edges(layers: Trace) -> npt.NDArray[np.int64]:
+    """Return how many edges each item has at most: the ids of its bags, and every other item once."""
     lengths = np.diff(layers.offsets_B1)
     events = np.bincount(
         layers.ids_L, weights=np.repeat(lengths - 1, lengths), minlength=layers.num_items
     )
     others = max(int((events > 0).sum()) - 1, 0)
-    return int(np.minimum(events, others).sum())
+    return np.minimum(events, others).astype(np.int64)

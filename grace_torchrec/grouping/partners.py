@@ -6,7 +6,7 @@ ones do, and merging never looks at the others.
 Shapes: B bags, B1 = B + 1, L ids, N items, N1 = N + 1, K partners kept.
 """
 
-import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,11 +16,12 @@ import numpy.typing as npt
 from grace_torchrec.grouping import _partner_core
 from grace_torchrec.grouping._pair_core import bags_of_items
 from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.grouping.threads import counting_threads
 from grace_torchrec.traces.trace import Trace
 
 NUM_PARTNERS = 64
 LEAST_SUPPORT = 2  # a pair that was requested together once is no evidence
-LEAST_IDS_TO_SHARE = 1 << 16  # below, a second thread costs more than it brings
+REPORTS = 16  # of progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +95,11 @@ def rank_tokens(
         num_items: Items N.
     """
     order_N = np.argsort(-np.bincount(ids_L, minlength=num_items), kind="stable")
-    rank_N = np.empty(num_items, np.int64)
-    rank_N[order_N] = np.arange(num_items)
-    key_L = np.repeat(np.arange(offsets_B1.size - 1), np.diff(offsets_B1)) * max(num_items, 1)
-    key_L += rank_N[ids_L]
-    key_L.sort()
-    ranks = (key_L % max(num_items, 1)).astype(np.int32)
-    return RankedBags(offsets_B1, ranks, order_N, *bags_of_items(offsets_B1, ranks, num_items))
+    rank_N = np.empty(num_items, np.int32)
+    rank_N[order_N] = np.arange(num_items, dtype=np.int32)
+    indptr_N1, bags_L = bags_of_items(offsets_B1, rank_N[ids_L], num_items)
+    _, ranks_L = bags_of_items(indptr_N1, bags_L, offsets_B1.size - 1)  # inverted twice: rising
+    return RankedBags(offsets_B1, ranks_L, order_N, indptr_N1, bags_L)
 
 
 def best_partners(
@@ -108,6 +107,7 @@ def best_partners(
     num_partners: int = NUM_PARTNERS,
     least: int = LEAST_SUPPORT,
     num_threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Partners:
     """Count all pairs and keep the best; ``8 * N * K`` bytes and two counters an item and thread.
 
@@ -116,22 +116,22 @@ def best_partners(
         num_partners: Partners K kept for each item.
         least: Least count of a pair.
         num_threads: Threads; default: the processors of this process. They change no figure.
+        progress: Called now and then with (items done, items), the last time with both equal.
     """
     shape = (bags.num_items, num_partners)
     partners, counts = np.empty(shape, np.int32), np.zeros(shape, np.int32)
-    threads = num_threads or len(os.sched_getaffinity(0))
-    if bags.ranks_L.size < LEAST_IDS_TO_SHARE:
-        threads = 1
+    threads = counting_threads(bags.ranks_L.size, num_threads)
+    parts = threads if progress is None else max(threads, REPORTS)
 
     def count(first: int) -> None:
+        """Count every ``parts``-th item: frequent and rare ones alike."""
         _partner_core.count_partners(
-            bags.offsets_B1, bags.ranks_L, bags.indptr_N1, bags.bags_L, least, first, threads,
+            bags.offsets_B1, bags.ranks_L, bags.indptr_N1, bags.bags_L, least, first, parts,
             partners, counts,
         )  # fmt: skip
 
-    if threads == 1:
-        count(0)
-    else:
-        with ThreadPoolExecutor(threads) as pool:  # the core holds no lock of the interpreter
-            list(pool.map(count, range(threads)))
+    with ThreadPoolExecutor(threads) as pool:  # the core holds no lock of the interpreter
+        for done, _ in enumerate(pool.map(count, range(parts)), 1):
+            if progress is not None:
+                progress(done * bags.num_items // parts, bags.num_items)
     return Partners(partners, counts)

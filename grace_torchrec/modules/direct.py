@@ -1,13 +1,12 @@
 """Direct lookup: the whole forward as one kernel call, while nothing traces it.
 
 Flow: checked bags, or a RewrittenBatch -> *DirectLookup* -> pooled columns, without the
-dispatcher in between.  Registered ops cost some 60 us a call in Python, which small batches feel.  Meaning, checks and errors are those of the ops, which serve
-whenever somebody traces, compiles, or asks for gradients.
-Shapes: F features, T tables, B bags of each feature, D dimension.
+dispatcher in between.  Registered ops cost some 60 us a call in Python, which small batches feel.
+Meaning, checks and errors are those of the ops, which serve whenever somebody traces, compiles, or
+asks for gradients.
+Shapes: F features, B bags of each feature, D dimension.
 """
 
-from dataclasses import dataclass
-from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,39 +14,15 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import cpu, ops, ops_rows
-from grace_kernels.table_rows import FeatureRows, TableRows
-from grace_torchrec.modules import _torchrec, freshness
+from grace_kernels.table_rows import FeatureRows
+from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import ID_TYPES, bags_of
-from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup, refuse_unreadable
+from grace_torchrec.modules.laid_out import LaidOut
+from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 if TYPE_CHECKING:
     from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-
-
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """The tables as they were when the features were laid out.
-
-    Attributes:
-        weights: Original rows.
-        states: What tells that a table was given other rows: see ``_state``.
-        arrays: Codes and hot rows of every table.
-        versions: Their version counters.
-        rows: Where they lie.
-        watch: Their stored rows, ready to be compared.
-        by_lookup: Laid out features of each lookup, by its number and their positions.
-        by_keys: The same, by the keys of a batch.
-    """
-
-    weights: list[Tensor]
-    states: list[tuple[Any, ...]]
-    arrays: list[Tensor]
-    versions: list[int]
-    rows: list[TableRows]
-    watch: freshness.Watch
-    by_lookup: dict[tuple[int, tuple[int, ...]], FeatureRows]
-    by_keys: dict[tuple[int, tuple[str, ...]], FeatureRows]
 
 
 class DirectLookup:
@@ -59,7 +34,7 @@ class DirectLookup:
 
     def __init__(self, owner: "GraceEmbeddingBagCollection") -> None:
         self._owner = owner
-        self._tables: _Tables | None = None
+        self._tables: LaidOut | None = None
 
     def serves(self, module: object) -> bool:
         """Tell whether this belongs to ``module``: a shallow copy brings that of its original."""
@@ -73,7 +48,7 @@ class DirectLookup:
         tables, weighted = self._current(), owner.is_weighted()
         for lookup, ahead in zip(owner.lookups, (False, bool(owner.has_ahead)), strict=True):
             if lookup.chosen:
-                features = self._features(tables, lookup, tuple(range(len(lookup.chosen))))
+                features = tables.features(lookup, tuple(range(len(lookup.chosen))))
                 cpu.warm_up(num_threads, [features], weighted, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +127,6 @@ class DirectLookup:
             or features.weights_or_none() is not None
             or features.variable_stride_per_key()
             or features.inverse_indices_or_none() is not None
-            or torch.get_num_threads() > 1
         ):
             return None
         keys, stride = features.keys(), features.stride()
@@ -166,7 +140,7 @@ class DirectLookup:
         ):
             return None
         tables = self._current()
-        laid_out = self._features_of_keys(tables, lookup, tuple(keys))
+        laid_out = tables.features_of_keys(lookup, owner.input_names, tuple(keys))
         if laid_out is None:
             return None
         pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
@@ -174,23 +148,9 @@ class DirectLookup:
             ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
             0 if lengths is None else lengths.data_ptr(),
             8 if lengths is None else lengths.element_size(),
-            stride, owner.rewriter.policy, pooled.data_ptr(),
+            stride, owner.rewriter.policy, pooled.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return None if reads is None else (pooled, reads)
-
-    def _features_of_keys(
-        self, tables: _Tables, lookup: Lookup, keys: tuple[str, ...]
-    ) -> FeatureRows | None:
-        """Return the features of a lookup for a batch with these keys, None if one is missing."""
-        found = tables.by_keys.get((id(lookup), keys))
-        if found is None:
-            place = {key: number for number, key in enumerate(keys)}
-            names = [self._owner.input_names[f] for f in lookup.chosen]
-            if not all(name in place for name in names):
-                return None
-            found = self._features(tables, lookup, tuple(place[name] for name in names))
-            tables.by_keys[id(lookup), keys] = found
-        return found
 
     def _look_up(self, lookup: Lookup, bags: Bags) -> tuple[Tensor, Any]:
         """Return pooled float32 ``[B, sum of D]`` of the features of a lookup, and their reads.
@@ -205,7 +165,7 @@ class DirectLookup:
         """
         tables = self._current()
         ids, offsets, weights, stride, positions = bags
-        features = self._features(tables, lookup, tuple(positions[f] for f in lookup.chosen))
+        features = tables.features(lookup, tuple(positions[f] for f in lookup.chosen))
         pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
         owner = self._owner
         try:
@@ -215,8 +175,8 @@ class DirectLookup:
                 policy=owner.rewriter.policy, num_threads=torch.get_num_threads(),
             )  # fmt: skip
         except cpu.BadId as bad:
-            labels = [owner.rewriter.labels[f] for f in lookup.chosen]
-            raise ops.bad_id(bad, offsets.numpy(), stride, features, labels) from None
+            label = owner.rewriter.labels[lookup.chosen[bad.feature]]
+            raise ops.bad_id(bad, label) from None
         return pooled, reads
 
     def _look_up_rows(self, lookup: Lookup, places: list[int], given: RewrittenRows) -> Tensor:
@@ -232,75 +192,45 @@ class DirectLookup:
             StaleSums: a table changed since its sums were built.
         """
         tables = self._current()
+        features = tables.features(lookup, tuple(places))
+        pooled = _pool(features, given)
+        if pooled is not None:
+            return pooled
         ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
-        features = self._features(tables, lookup, tuple(places))
         labels = [self._owner.rewriter.labels[f] for f in lookup.chosen]
         return ops_rows.pool_checked(
             features, given.rows, given.offsets, given.weights, given.given_lengths, labels
         )
 
-    def _current(self) -> _Tables:
+    def _current(self) -> LaidOut:
         """Return the tables, laid out anew if one was given other rows or codes; check their sums."""
         found = self._tables
-        if found is not None:
-            weights, arrays = self._owner.weights(), self._owner.rewriter.arrays()
-            if (
-                any(map(is_not, weights, found.weights))
-                or any(map(is_not, arrays, found.arrays))
-                or list(map(_state, weights)) != found.states
-                or _versions(arrays) != found.versions
-            ):
-                found = None
-        if found is None or not found.watch.is_current():
-            found = self._tables = self._lay_out()
+        if found is None or not found.is_current(self._owner):
+            found = self._tables = LaidOut(self._owner)
         found.watch.check()
         return found
 
-    def _lay_out(self) -> _Tables:
-        """Find every table, refuse what no kernel reads."""
-        owner = self._owner
-        rewriter = owner.rewriter
-        weights, arrays = owner.weights(), rewriter.arrays()
-        for plan, weight in zip(owner.table_plans, weights, strict=True):
-            refuse_unreadable(repr(plan.spec.name), weight)
-        rows = [
-            TableRows(
-                weight.detach().numpy(),
-                owner.stored(t, "hbm").detach().numpy(),
-                owner.stored(t, "host").detach().numpy(),
-                ops.packed_codes(rewriter.item_codes()[t]),
-                rewriter.hot_rows()[t].numpy(),
-                rewriter.num_hbm_sums[t],
-            )
-            for t, weight in enumerate(weights)
-        ]
-        states = [_state(weight) for weight in weights]
-        watch = freshness.Watch(*owner.stored_state())
-        return _Tables(weights, states, arrays, _versions(arrays), rows, watch, {}, {})
 
-    def _features(self, tables: _Tables, lookup: Lookup, positions: tuple[int, ...]) -> FeatureRows:
-        """Return the features of a lookup, laid out once for each order of the batch's keys."""
-        key = (id(lookup), positions)
-        found = tables.by_lookup.get(key)
-        if found is None:
-            found = tables.by_lookup[key] = FeatureRows(
-                [tables.rows[t] for t in lookup.table_of],
-                positions,
-                [lookup.mean[t] for t in lookup.table_of],
-            )
-        return found
+def _pool(features: FeatureRows, given: RewrittenRows) -> Tensor | None:
+    """Sum rewritten bags of the usual form by one call, or return None: others say what is wrong."""
+    rows, offsets, lengths = given.rows, given.offsets, given.given_lengths
+    if given.weights is not None or lengths.dim() != 2 or not lengths.is_contiguous():
+        return None
+    if not (rows.dtype == offsets.dtype == lengths.dtype == torch.int64):
+        return None
+    if not (_is_vector(rows) and _is_vector(offsets)) or not (rows.is_cpu and lengths.is_cpu):
+        return None
+    num_bags, stride = lengths.numel(), lengths.shape[1]
+    if not num_bags or offsets.numel() != num_bags + 1 or not offsets.is_cpu:
+        return None
+    pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
+    done = features.pool(
+        rows.data_ptr(), rows.numel(), offsets.data_ptr(), lengths.data_ptr(), num_bags, stride,
+        pooled.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return pooled if done else None
 
 
 def _is_vector(tensor: Tensor) -> bool:
     """Tell whether elements follow each other in memory."""
     return tensor.dim() == 1 and tensor.is_contiguous()
-
-
-def _state(weight: Tensor) -> tuple[Any, ...]:
-    """Return what changes when a Parameter is given other data."""
-    return weight.data_ptr(), weight.dtype, weight.shape, weight.is_contiguous()
-
-
-def _versions(tensors: list[Tensor]) -> list[int]:
-    """Return their version counters; inference tensors have none."""
-    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]

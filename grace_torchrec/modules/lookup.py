@@ -19,8 +19,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 import grace_kernels.ops_rows  # noqa: F401  # registers grace::pooled_rows
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules._torchrec import DATA_TYPES
-from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features, stored_sets
+from grace_torchrec.modules.rewriter import PART_SUFFIX, rewritten_features
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.plan import TablePlan
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class FusedLookup(Lookup):
             [owner.stored(t, "hbm") for t in tables],
             [owner.stored(t, "host") for t in tables],
             self.mean, rewriter.item_codes(), rewriter.hot_rows(), rewriter.num_hbm_sums,
-            rewriter.policy, [rewriter.labels[f] for f in self.chosen], guard,
+            rewriter.policy, [rewriter.labels[f] for f in self.chosen], guard, *rewriter.subsets(),
         )  # fmt: skip
         return pooled, reads
 

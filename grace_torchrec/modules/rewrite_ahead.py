@@ -92,7 +92,8 @@ def rows_of(bags: KeyedJaggedTensor, module: GraceEmbeddingBagCollection) -> Rew
     parts = rewrite_features(
         ids, offsets, weights, stride, [positions[f] for f in chosen],
         [rewriter.table_of[f] for f in chosen], rewriter.num_rows, rewriter.item_codes(),
-        rewriter.policy, [rewriter.labels[f] for f in chosen],
+        rewriter.policy, [rewriter.labels[f] for f in chosen], *rewriter.subsets(),
+        rewriter.set_codes(),
     )  # fmt: skip
     return RewrittenRows(*parts, rewriter.stamp)
 

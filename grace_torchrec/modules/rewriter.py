@@ -5,9 +5,9 @@ same arrays.  A module of its own, so that sharders and pipelines find it as one
 Shapes: F features, B bags of each, N items, R stored rows.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Sequence
+from operator import is_not
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
 from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.held import SET_ARRAYS, code_arrays
 from grace_torchrec.plans.plan import TablePlan
 
 PART_SUFFIX = {part: "" if part == "plain" else f"__{part}" for part in ops.PARTS}
@@ -56,29 +57,78 @@ class Rewriter(nn.Module):
         all_half = all(plan.spec.dtype == "fp16" for plan in plans)
         self.weight_dtype = torch.float16 if all_half else torch.float32
         for t, plan in enumerate(plans):
-            self._hold(f"item_code_{t}", item_code(plan))
+            for name, array in code_arrays(plan.sums).items():
+                self._hold(f"{name}_{t}", array)
             self._hold(f"hot_row_{t}", hot_rows(plan))
         self._array_names = list(self._buffers)
+        self._code_names = [name for name in self._buffers if not name.startswith("hot_row_")]
+        self._no_code = torch.empty(0, dtype=torch.int32, device="cpu")
+        self._no_parts = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._no_marks = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._stamped: tuple[list[Tensor], list[int], str] | None = None
 
     def arrays(self) -> list[Tensor]:
         """Return codes and hot rows of every table; a plain dictionary, for each forward asks."""
         buffers: Any = self._buffers
         return [buffers[name] for name in self._array_names]
 
+    def arrays_of(self, table: int) -> list[Tensor]:
+        """Return code and hot rows of one table."""
+        buffers: Any = self._buffers
+        return [buffers[name] for name in self._array_names if name.endswith(f"_{table}")]
+
     def item_codes(self) -> list[Tensor]:
-        """Return the packed cluster codes of every table (empty without sums)."""
-        return [getattr(self, f"item_code_{t}") for t in range(len(self.num_rows))]
+        """Return the code of each item, for every table of clusters or subsets (else empty)."""
+        return self._of_every_table("item_code", self._no_code)
+
+    def subsets(self) -> tuple[list[Tensor] | None, list[Tensor] | None]:
+        """Return what splits masks, for every table of subsets: parts and marks; None if no table is."""
+        if not any(name.startswith("subset_part_") for name in self._code_names):
+            return None, None
+        parts = self._of_every_table("subset_part", self._no_parts)
+        return parts, self._of_every_table("subset_mark", self._no_marks)
+
+    def set_codes(self) -> list[list[Tensor]]:
+        """Return the arrays of the code of every table of sets (else none of them)."""
+        buffers: Any = self._buffers
+        return [
+            [buffers[f"{name}_{t}"] for name in SET_ARRAYS if f"{name}_{t}" in buffers]
+            for t in range(len(self.num_rows))
+        ]
 
     def hot_rows(self) -> list[Tensor]:
         """Return the rows of the fast tier that copy an item, for every table (or empty)."""
-        return [getattr(self, f"hot_row_{t}") for t in range(len(self.num_rows))]
+        return self._of_every_table("hot_row", self._no_code)
 
-    @cached_property
+    @property
     def stamp(self) -> str:
-        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy."""
+        """Short hash of all that the rows of a RewrittenBatch depend on: codes, rows, policy.
+
+        It follows the codes: one that is written in place or given anew changes it.
+        """
+        buffers: Any = self._buffers
+        tensors = [buffers[name] for name in self._code_names]
+        versions = tensor_versions(tensors)
+        found = self._stamped
+        if found is None or any(map(is_not, tensors, found[0])) or versions != found[1]:
+            found = self._stamped = (tensors, versions, self._hash(tensors))
+        return found[2]
+
+    def _hash(self, tensors: Sequence[Tensor]) -> str:
+        """Hash the codes and what else rows depend on."""
         chosen = [(self.names[f], self.labels[f], self.table_of[f]) for f in self.rewritten]
-        codes = [code.numpy() for code in self.item_codes()]
-        return fingerprint(repr((chosen, self.num_rows, self.policy, self.is_weighted)), *codes)
+        known = (chosen, self.num_rows, self.policy, self.is_weighted, self._code_names)
+        return fingerprint(repr(known), *(tensor.numpy() for tensor in tensors))
+
+    def _of_every_table(self, name: str, none: Tensor) -> list[Tensor]:
+        """Return a buffer of every table, ``none`` where a table has none of this name."""
+        buffers = cast(dict[str, Tensor], self._buffers)
+        return [buffers.get(f"{name}_{t}", none) for t in range(len(self.num_rows))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles stamp their codes themselves."""
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        return {**state, "_stamped": None}
 
     def forward(
         self,
@@ -111,7 +161,7 @@ class Rewriter(nn.Module):
             ids, offsets, weights, stride, [positions[f] for f in chosen],
             [self.table_of[f] for f in chosen],
             self.num_rows, self.item_codes(), self.hot_rows(), self.num_hbm_sums, self.policy,
-            [self.labels[f] for f in chosen], len(others), guard,
+            [self.labels[f] for f in chosen], len(others), guard, *self.subsets(),
         )  # fmt: skip
         bags = KeyedJaggedTensor(
             keys=[
@@ -136,11 +186,9 @@ def rewritten_features(plans: Sequence[TablePlan]) -> list[int]:
     return [f for f, lookup in enumerate(lookups) if lookup != "stock"]
 
 
-def item_code(plan: TablePlan) -> npt.NDArray[np.integer]:
-    """Return the packed codes of a table, empty where it stores no sums."""
-    if plan.sums is None or not plan.sums.num_sums:
-        return np.zeros(0, np.int32)
-    return plan.sums.clusters.item_code_N
+def tensor_versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Return their version counters; inference tensors have none."""
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
@@ -151,24 +199,3 @@ def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
     rows = np.full(plan.spec.num_rows, -1, np.int32)
     rows[hot] = plan.placement.num_hbm_sums + np.arange(hot.size, dtype=np.int32)
     return rows
-
-
-def stored_sets(
-    plan: TablePlan,
-) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]]:
-    """Return the sets behind the stored rows of each tier: sums, then hot rows as sets of one.
-
-    Returns:
-        tier name -> (int64 indptr ``[R + 1]``, items int32, int64 where rows need it); tiers without rows are left out.
-    """
-    split = plan.placement.num_hbm_sums
-    indptr = plan.sums.set_indptr_R1 if plan.sums is not None else np.zeros(1, np.int64)
-    items = plan.sums.set_items_S if plan.sums is not None else np.zeros(0, np.int64)
-    hot = plan.placement.hot_items
-    hbm_indptr = np.concatenate([indptr[: split + 1], indptr[split] + 1 + np.arange(hot.size)])
-    sets = {
-        "hbm": (hbm_indptr, np.concatenate([items[: indptr[split]], hot])),
-        "host": (indptr[split:] - indptr[split], items[indptr[split] :]),
-    }
-    narrow = np.int32 if plan.spec.num_rows <= 2**31 else np.int64
-    return {tier: (p, i.astype(narrow)) for tier, (p, i) in sets.items() if p.size > 1}

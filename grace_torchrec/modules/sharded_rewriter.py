@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_kernels.ops import split_by_tier
 from grace_kernels.ops_rows import check_parts, rewrite_features
+from grace_kernels.rewrite_bags_cpu import split_by_tier
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.lookup import Bags, tell_plain_batch
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
@@ -87,15 +87,18 @@ def _rewrite(owner: "GraceEmbeddingBagCollection", bags: Bags, chosen: list[int]
     """Rewrite some features of plain bags; those of tables planned ahead become plain rows."""
     rewriter = owner.rewriter
     ids, offsets, weights, stride, positions = bags
-    no_code = torch.empty(0, dtype=torch.int32)
-    codes = [
-        no_code if plan.lookup == "ahead" else code
-        for plan, code in zip(owner.table_plans, rewriter.item_codes(), strict=True)
-    ]
+    ahead = [plan.lookup == "ahead" for plan in owner.table_plans]
+
+    def in_line(arrays: list[Tensor]) -> list[Tensor]:
+        """Take the arrays of tables planned ahead away."""
+        return [a[:0] if skip else a for a, skip in zip(arrays, ahead, strict=True)]
+
+    subset_parts, subset_marks = (part and in_line(part) for part in rewriter.subsets())
+    codes = in_line(rewriter.item_codes())
     parts = rewrite_features(
         ids, offsets, weights, stride, [positions[f] for f in chosen],
         [rewriter.table_of[f] for f in chosen], rewriter.num_rows, codes,
-        rewriter.policy, [rewriter.labels[f] for f in chosen],
+        rewriter.policy, [rewriter.labels[f] for f in chosen], subset_parts, subset_marks,
     )  # fmt: skip
     return RewrittenRows(*parts, rewriter.stamp)
 

@@ -158,11 +158,12 @@ def without_sums(plan: TablePlan, reason: str) -> TablePlan:
     )
     stock_s = plan.predicted.stock_s
     predicted = Prediction(
-        ids=reads, rows_read=reads, cut=0.0, extra_rows=0, extra_bytes=0, metadata_bytes=0,
+        ids=reads, rows_read=reads, cut=0.0, extra_rows=0, extra_bytes=0, metadata_bytes=0, kept_bytes=0,
         hbm_s=stock_s if in_hbm else 0.0, host_s=0.0 if in_hbm else stock_s, stock_s=stock_s,
     )  # fmt: skip
     return replace(
-        plan, verdict="leave stock", reason=reason, method="none", sums=None,
+        plan, verdict="leave stock", reason=reason, method="none", parameter="", sums=None,
+        sum_reads_R=np.zeros(0, np.int64),
         placement=placement, predicted=predicted,
         lookup="fused" if plan.lookup == "ahead" else plan.lookup,  # there is nothing to rewrite
     )  # fmt: skip

@@ -1,27 +1,37 @@
-"""Candidates: which sums a table would store, chosen by the rows that held-out bags read.
+"""Candidates: which sums a table could store, judged by the rows that held-out bags read.
 
-Flow: bags of one table -> fit / validation -> *Choice* (sums, or none and why) -> settling of
-memories.  "No sums" is always a candidate.  Derived: the least cut, and the bound below which
-nothing is fitted: rows of a bag never fall below one.
-Shapes: N items, R sums, L ids, C clusters, C1 = C + 1, M members.
+Flow: bags of one table -> fit / validation -> *Choice* (the best candidate of each method, and of
+all) -> settling of memories, where what is taken is refitted on all bags.  "No sums" is always a
+candidate.  Derived: the least cut.
+Shapes: N items, R sums, L ids.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from grace_kernels.reference import SLOT_BITS
-from grace_torchrec.grouping.pair_counts import PairCounts, TooManyPairs, count_pairs
-from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
-from grace_torchrec.plans.plan import PlanOptions
-from grace_torchrec.sums.clusters import ClusterCode
+from grace_torchrec.grouping.candidates import (
+    IN_LINE_METHODS,
+    SET_RULES,
+    Judged,
+    Ranked,
+    judge,
+    name_of,
+)
+from grace_torchrec.grouping.choose import best_of
+from grace_torchrec.grouping.counted import CountedTrace
+from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
+from grace_torchrec.plans.cannot_gain import cannot_gain, too_long
+from grace_torchrec.plans.curve import BUDGET_SHARES, CurvePoint
+from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.sums.count_reads import RowReads, count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
-LEAST_BAGS = 10  # fewer bags leave a validation fifth of one bag
+PAIR_METHODS = ("grace", "grace_floor")  # they count all pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,30 +44,107 @@ class Bags:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """The best candidate by cut, with both fits of it.
+class Refit:
+    """A candidate fitted on all bags.
 
     Attributes:
-        bags: What it was chosen on.
-        method: Grouping method, ``none`` where nothing is stored.
-        size_limit: Largest cluster, 0 without sums.
-        reason: Why nothing is stored; empty where something is.
-        cuts: Size limit -> cut on the validation bags, for every candidate tried.
-        held_sums: Sums fitted on the fit bags: held-out figures come from them.
-        sums: Sums refitted on all bags: these are shipped.
-        reads: What the validation bags read with ``held_sums``.
+        ranked: Its sums in order of value.
+        sums: Those that the budget allows: these are shipped.
         counted_share: Share of the bags whose pairs were counted, less than 1 where memory was short.
     """
 
-    bags: Bags
-    method: str
-    size_limit: int
-    reason: str
-    cuts: dict[int, float]
-    held_sums: StoredSums
+    ranked: Ranked
     sums: StoredSums
+    counted_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Finalist:
+    """The best candidate of one method.
+
+    Attributes:
+        method: Grouping method.
+        parameter: Its parameter as text, empty without one.
+        held_ranked: Its sums fitted on the fit bags, in order of value.
+        held_sums: Those that the budget allows: held-out figures come from them.
+        reads: What the validation bags read with ``held_sums``.
+        fit_again: Fits it on all bags.
+    """
+
+    method: str
+    parameter: str
+    held_ranked: Ranked
+    held_sums: StoredSums
     reads: RowReads
-    counted_share: float = 1.0
+    fit_again: Callable[[], Refit]
+
+    @property
+    def picked(self) -> str:
+        """Method and parameter in one text, as in ``cuts``."""
+        return name_of(self.method, self.parameter)
+
+    @cached_property
+    def refit(self) -> Refit:
+        """It fitted on all bags, when first asked for."""
+        return self.fit_again()
+
+    def first_held(self, share: float) -> StoredSums:
+        """Return the most valuable sums of the fit bags, at most a share of them."""
+        return _first(self.held_ranked, self.held_sums, share)
+
+    def first(self, share: float) -> StoredSums:
+        """Return the most valuable sums of all bags, at most a share of them."""
+        return _first(self.refit.ranked, self.refit.sums, share)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a table could store.
+
+    Attributes:
+        bags: What candidates were fitted and judged on.
+        best: The finalist of the greatest cut, None where nothing is worth storing.
+        finalists: One of each method whose code bags can use as they arrive and that gains enough,
+            in the order in which methods are tried.
+        reason: Why nothing is stored; empty where something is.
+        cuts: Candidate (method and parameter) -> cut on the validation bags, of all that were tried.
+        curve: Cuts of the best methods by budget.
+    """
+
+    bags: Bags
+    best: Finalist | None
+    finalists: tuple[Finalist, ...]
+    reason: str
+    cuts: dict[str, float]
+    curve: tuple[CurvePoint, ...]
+
+    @property
+    def method(self) -> str:
+        """Method of the best, ``none`` where nothing is stored."""
+        return self.best.method if self.best else "none"
+
+    @property
+    def parameter(self) -> str:
+        """Parameter of the best."""
+        return self.best.parameter if self.best else ""
+
+    @property
+    def held_sums(self) -> StoredSums:
+        """Sums of the best, fitted on the fit bags."""
+        return self.best.held_sums if self.best else StoredSums.none(self.bags.all.num_items)
+
+    @property
+    def sums(self) -> StoredSums:
+        """Sums of the best, fitted on all bags when first asked for."""
+        return self.best.refit.sums if self.best else StoredSums.none(self.bags.all.num_items)
+
+    @property
+    def reads(self) -> RowReads:
+        """What the validation bags read with ``held_sums``."""
+        if self.best:
+            return self.best.reads
+        plain = self.bags.validation
+        return RowReads(plain.counts(), np.zeros(0, np.int64), plain.num_ids)
 
 
 def split_validation(trace: Trace, seed: int = 0, in_order: bool = False) -> Bags:
@@ -74,128 +161,109 @@ def split_validation(trace: Trace, seed: int = 0, in_order: bool = False) -> Bag
     return Bags(trace, trace.take(order[:keep]), trace.take(order[keep:]))
 
 
-def find_sums(trace: Trace, options: PlanOptions, seed: int = 0, in_order: bool = False) -> Choice:
-    """Try every candidate on the fit bags, take the greatest cut on validation, refit on all.
+def find_sums(
+    trace: Trace,
+    options: PlanOptions,
+    seed: int = 0,
+    in_order: bool = False,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
+) -> Choice:
+    """Split the bags of a table and judge every candidate, see :func:`judge_all`.
 
     Args:
         trace: Bags of one table; ``num_items`` is the number of its rows.
         options: Budget, methods, size limits and the least cut.
         seed: See :func:`split_validation`.
         in_order: See :func:`split_validation`.
+        memory_limit_bytes: Most memory that the counts of all pairs may take.
     """
     bags = split_validation(trace, seed, in_order)
-    refusal = _cannot_gain(trace, options)
+    return judge_all(bags, options, memory_limit_bytes)
+
+
+def judge_all(
+    bags: Bags, options: PlanOptions, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT
+) -> Choice:
+    """Fit every candidate on the fit bags and judge it on the validation bags.
+
+    Args:
+        bags: Bags of one table.
+        options: Budget, methods, size limits and the least cut.
+        memory_limit_bytes: Most memory that the counts of all pairs may take; where they would take
+            more, those of fewer bags are counted.
+    """
+    refusal = cannot_gain(bags.all, options)
     if refusal:
         return no_sums(bags, refusal)
-    try:
-        return _best(bags, options)
-    except TooManyPairs as error:  # even those of one bag
-        return no_sums(bags, f"sums could not be chosen ({error})")
-
-
-def _count_pairs(trace: Trace, share: float = 1.0) -> tuple[PairCounts, float]:
-    """Count the pairs of as many bags as memory allows; return the counts and the share of bags."""
-    try:
-        return count_pairs(trace), share
-    except TooManyPairs:
-        if trace.num_bags < 2:
-            raise
-        return _count_pairs(trace.take(np.arange(0, trace.num_bags, 2)), share / 2)
-
-
-def _best(bags: Bags, options: PlanOptions) -> Choice:
-    """Fit every size limit, judge each on the validation bags, refit the best on all bags."""
     budget = math.floor(options.budget * bags.all.num_items)
-    pairs, _ = _count_pairs(bags.fit)
-    cuts: dict[int, float] = {}
-    best: tuple[int, StoredSums, RowReads] | None = None
-    for limit in options.size_limits:
-        held = grow_clusters(pairs, budget, GrowthRule(limit))
-        reads = count_reads(bags.validation, held)
-        cuts[limit] = reads.cut
-        if held.num_sums and (best is None or reads.cut > best[2].cut):
-            best = limit, held, reads
-    cut = best[2].cut if best else 0.0
-    if best is None or cut < options.min_gain:
-        least = f"the least gain is {options.min_gain:.1%}"
-        return no_sums(bags, f"sums cut {cut:.1%} of row reads on held-out bags, {least}", cuts)
-    del pairs
-    limit, held, reads = best
-    pairs, share = _count_pairs(bags.all)
-    sums = grow_clusters(pairs, budget, GrowthRule(limit))
-    return Choice(bags, "grace", limit, "", cuts, held, sums, reads, share)
-
-
-def no_sums(bags: Bags, reason: str, cuts: dict[int, float] | None = None) -> Choice:
-    """The candidate that stores nothing, and why it was taken."""
-    none = StoredSums.none(bags.all.num_items)
+    counted = CountedTrace(bags.fit, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
+    refusal = too_long(counted, memory_limit_bytes)
+    if refusal:
+        return no_sums(bags, refusal)
+    if len(options.methods) > 1:
+        counted.prepare(SET_RULES if "set_merge" in options.methods else ())
+    verdicts = judge(counted, bags.validation, budget, options.methods, options.size_limits)
+    usable = [one for m, one in verdicts.best.items() if m in options.usable_methods]
+    enough = {
+        one: _finalist(one, bags, budget, memory_limit_bytes)
+        for one in usable
+        if 0 < one.reads.cut >= options.min_gain
+    }
+    best = best_of(enough, options.min_gain)
+    cut = max((one.reads.cut for one in usable), default=0.0)
+    least = f"the least gain is {options.min_gain:.1%}"
     return Choice(
-        bags, "none", 0, reason, cuts or {}, none, none, count_reads(bags.validation, none)
+        bags,
+        None if best is None else enough[best],
+        tuple(enough.values()),
+        "" if enough else f"sums cut {cut:.1%} of row reads on held-out bags, {least}",
+        verdicts.cuts,
+        _curve(verdicts.best, bags.validation, budget),
     )
 
 
-def trimmed(choice: Choice, share: float) -> Choice:
-    """Keep the first clusters of a choice, at most ``share`` of its sums: the most valuable ones.
+def no_sums(bags: Bags, reason: str) -> Choice:
+    """The candidate that stores nothing, and why it was taken without trying others."""
+    return Choice(bags, None, (), reason, {}, ())
+
+
+def _finalist(one: Judged, bags: Bags, budget: int, memory_limit_bytes: int) -> Finalist:
+    """Keep what a candidate fitted, and how to fit it again."""
+    candidate = one.candidate
+
+    def fit_again() -> Refit:
+        """Fit on all bags."""
+        whole = CountedTrace(bags.all, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
+        ranked = candidate.rank(whole, budget)
+        share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
+        return Refit(ranked, ranked.first(budget), share)
+
+    held = one.ranked.first(budget)
+    method, parameter = candidate.method, candidate.parameter
+    return Finalist(method, parameter, one.ranked, held, one.reads, fit_again)
+
+
+def _first(ranked: Ranked, sums: StoredSums, share: float) -> StoredSums:
+    """The first sums, at most ``share`` of them: the most valuable ones.
 
     Memory decides how many sums pay; a sum in host memory may cost more than its items in HBM.
     """
-    if share >= 1 or choice.method == "none":
-        return choice
-    held, sums = _first_clusters(choice.held_sums, share), _first_clusters(choice.sums, share)
-    return replace(
-        choice, held_sums=held, sums=sums, reads=count_reads(choice.bags.validation, held)
-    )
+    return sums if share >= 1 else ranked.first(int(round(share * sums.num_sums, 6)))
 
 
-def clusters_of(sums: StoredSums) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read the clusters back out of the code: (offsets ``[C + 1]``, members in slot order)."""
-    code_N = sums.clusters.item_code_N
-    members = np.flatnonzero(code_N >= 0)
-    members = members[np.argsort(code_N[members], kind="stable")]
-    slots = code_N[members] & ((1 << SLOT_BITS) - 1)
-    return np.append(np.flatnonzero(slots == 0), members.size), members
-
-
-def _first_clusters(sums: StoredSums, share: float) -> StoredSums:
-    """The longest run of first clusters that stores at most ``share`` of the sums."""
-    code_N = sums.clusters.item_code_N
-    blocks_C = np.unique(code_N[code_N >= 0] >> SLOT_BITS)  # first row of every cluster
-    ends_C1 = np.concatenate([[0], blocks_C[1:], [sums.num_sums]])
-    kept = int(ends_C1[np.searchsorted(ends_C1, share * sums.num_sums, side="right") - 1])
-    code = np.where(code_N >> SLOT_BITS < kept, code_N, -1)
-    narrow = kept < 2**28  # as cluster_code does
-    code = code.astype(np.int32) if narrow else code.astype(np.int64)
-    indptr_R1 = sums.set_indptr_R1[: kept + 1]
-    items = sums.set_items_S[: indptr_R1[-1]]
-    return StoredSums(sums.num_items, indptr_R1, items, ClusterCode(code))
-
-
-def merge_bound(trace: Trace) -> float:
-    """Return a bound on the cut of any sums: every bag (of equal weights) reads a row or more.
-
-    >>> merge_bound(Trace.from_bags([[0, 1, 2, 3], []]))
-    0.75
-    """
-    bag_L = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
-    if trace.weights_L is None:
-        mergeable = np.unique(bag_L).size
-    else:
-        pairs = np.stack([bag_L, trace.weights_L.view(np.int32).astype(np.int64)], axis=1)
-        mergeable = np.unique(pairs, axis=0).shape[0]
-    return 1.0 - mergeable / trace.num_ids if trace.num_ids else 0.0
-
-
-def _cannot_gain(trace: Trace, options: PlanOptions) -> str:
-    """Say in a sentence why no sums can help, or return an empty text."""
-    filled = int(np.count_nonzero(np.diff(trace.offsets_B1)))
-    if not filled:
-        return "the profile holds no bags of it"
-    if trace.num_bags < LEAST_BAGS:
-        return f"{trace.num_bags} bags were recorded, {LEAST_BAGS} or more are needed to judge sums"
-    if not options.methods or math.floor(options.budget * trace.num_items) < 1:
-        return "the options allow no sums"
-    if merge_bound(trace) > 0 and merge_bound(trace) >= options.min_gain:
-        return ""
-    if trace.weights_L is not None and trace.num_ids > filled:
-        return "the weights inside its bags differ, and only ids of equal weight share a sum"
-    return f"bags of {trace.num_ids / filled:.1f} ids cannot share a sum"
+def _curve(best: dict[str, Judged], validation: Trace, budget: int) -> tuple[CurvePoint, ...]:
+    """Judge the first sums of the best candidate of each method: smaller budgets are prefixes."""
+    if not best:
+        return ()
+    points = []
+    for share in BUDGET_SHARES:
+        rows = int(share * budget)
+        cuts = {
+            method: one.reads.cut
+            if rows == budget
+            else count_reads(validation, one.ranked.first(rows)).cut
+            for method, one in best.items()
+        }
+        in_line = max((cut for m, cut in cuts.items() if m in IN_LINE_METHODS), default=0.0)
+        points.append(CurvePoint(rows, in_line, max(cuts.values())))
+    return tuple(points)

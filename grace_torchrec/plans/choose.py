@@ -1,14 +1,15 @@
-"""Choose: the decision for one table that has the memories to itself.
+"""Choose: which sums a table could store; the decision for one that has the memories to itself.
 
-Flow: TableSpec + TableProfile + PlanOptions + memory -> *TablePlan*.  Plans of whole models go
-through :mod:`grace_torchrec.plans.make`, where the tables share the memories.
+Flow: TableSpec + TableProfile + PlanOptions -> *Choice*; with a memory -> *TablePlan*.  Plans of
+whole models go through :mod:`grace_torchrec.plans.make`, where the tables share the memories.
 """
 
 import numpy as np
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.plans.candidates import Choice, find_sums, no_sums, split_validation
-from grace_torchrec.plans.plan import PlanOptions, TablePlan
+from grace_torchrec.plans.candidates import Choice, judge_all, no_sums, split_validation
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import TableProfile
@@ -36,9 +37,8 @@ def choose(
     Raises:
         NoPlan: the table fits in no memory.
     """
-    return settle(
-        [spec], [choose_sums(spec, table_profile, options, seed, in_order)], memory, options
-    )[0]
+    choice = choose_sums(spec, table_profile, options, seed, in_order)
+    return settle([spec], [choice], memory, options)[0]
 
 
 def choose_sums(
@@ -48,7 +48,7 @@ def choose_sums(
     seed: int = 0,
     in_order: bool = False,
 ) -> Choice:
-    """Choose the sums of one table by the cut on its validation bags.
+    """Judge the sums that one table could store on its validation bags.
 
     Args:
         spec: The table.
@@ -61,11 +61,10 @@ def choose_sums(
         empty = Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
         return no_sums(split_validation(empty), "the profile does not hold this table")
     trace = _as_served(table_profile.trace, spec)
+    bags = split_validation(trace, seed, in_order)
     if spec.is_weighted and trace.weights_L is None and trace.num_ids:
-        return no_sums(
-            split_validation(trace, seed, in_order), "its bags were recorded without weights"
-        )
-    return find_sums(trace, options, seed, in_order)
+        return no_sums(bags, "its bags were recorded without weights")
+    return judge_all(bags, options)
 
 
 def _as_served(trace: Trace, spec: TableSpec) -> Trace:

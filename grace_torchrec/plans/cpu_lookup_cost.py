@@ -10,11 +10,15 @@ one.
 import math
 from dataclasses import dataclass
 
+from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.sums.subsets import SubsetCode
+
 NEAR_BYTE_NS, FAR_BYTE_NS = 0.02, 0.068  # reading one byte of a row, from the cache and from memory
 NEAR_BYTES, FAR_DOUBLINGS = 1 << 21, 6  # what a near cache holds; doublings until all is far
 DOUBLING_NS = 4.0  # of each doubling of what is read at random, beyond what caches hold: page walks
 CACHED_BYTES = 1 << 26
 REWRITE_NS = 5.0  # per id: split and merge, codes in the cache
+SUBSETS_NS = 3.0  # per id, over that: masks are decoded by a table
 CODES_NS = 1.0  # per id, of each doubling of the items beyond what the cache holds codes of
 CACHED_ITEMS = 1 << 17
 LEAST_GAIN = 1.10  # stock time over ours that the model must see
@@ -52,7 +56,14 @@ class InLine:
         return f"{costs}: leave it stock, or rewrite ahead (PlanOptions(rewriting='ahead'))"
 
 
-def in_line_on_cpu(num_rows: int, row_bytes: int, num_sums: int, cut: float) -> InLine:
+def rewrite_ns_of(sums: StoredSums) -> float:
+    """Return the nanoseconds per id of rewriting with the code of ``sums``, codes in the cache."""
+    return REWRITE_NS + (SUBSETS_NS if isinstance(sums.code, SubsetCode) else 0.0)
+
+
+def in_line_on_cpu(
+    num_rows: int, row_bytes: int, num_sums: int, cut: float, rewrite_ns: float = REWRITE_NS
+) -> InLine:
     """Model the time per id of a table on a CPU.
 
     Args:
@@ -60,6 +71,7 @@ def in_line_on_cpu(num_rows: int, row_bytes: int, num_sums: int, cut: float) -> 
         row_bytes: Bytes of a row.
         num_sums: Stored sums.
         cut: Share of the row reads that the sums save.
+        rewrite_ns: Nanoseconds per id of rewriting, codes in the cache (:func:`rewrite_ns_of`).
 
     >>> in_line_on_cpu(2_400_000, 512, 1_600_000, 0.4).pays
     True
@@ -67,7 +79,7 @@ def in_line_on_cpu(num_rows: int, row_bytes: int, num_sums: int, cut: float) -> 
     False
     """
     plain = num_rows * row_bytes
-    rewrite_ns = REWRITE_NS + CODES_NS * _doublings(num_rows, CACHED_ITEMS)
+    rewrite_ns += CODES_NS * _doublings(num_rows, CACHED_ITEMS)
     ours = (1 - cut) * _row_ns(row_bytes, plain + num_sums * row_bytes) + rewrite_ns
     return InLine(_row_ns(row_bytes, plain), ours, rewrite_ns)
 

@@ -1,10 +1,10 @@
 """Plan files: a plan as a folder, and every check that a plan read from disk must pass.
 
 Flow: Plan -> ``plan.json`` + ``arrays.safetensors`` -> *Plan*.  Arrays of a table that stores
-something: its clusters, the code of its items, its hot items.  Sets and code are built again from
-the clusters, and the stored code must equal that.  The JSON is for people and for diffs; a
-checksum over it tells whether it is still what was written.
-Shapes: N items, C clusters, C1 = C + 1, M members, H hot rows.
+something: its sums (``sums.arrays``), their reads, its hot items.  The JSON is for people and for
+diffs; a checksum over it tells whether it is still what was written.  Folders of older schemas are
+read too (``plans.versions``).
+Shapes: R sums, H hot rows.
 """
 
 import hashlib
@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, PlanMismatch
-from grace_torchrec.plans.candidates import clusters_of
 from grace_torchrec.plans.parse import (
     Arrays,
     arrays_fingerprint,
@@ -31,8 +30,10 @@ from grace_torchrec.plans.parse import (
 )
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import check_texts, names, quoted
+from grace_torchrec.plans.versions import OLDEST, SCHEMA
+from grace_torchrec.sums.arrays import code_kind, to_arrays
 
-SCHEMA = 1
 SOFTWARE = ("grace-torchrec", "numpy", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
 CHECKSUMS = {"plan_sha256", "arrays_sha256"}
 KEYS = {"schema", "software", "memory", "options", "tables", "profile_fingerprint"} | CHECKSUMS
@@ -59,14 +60,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     """
     document, arrays = artifact.read_folder(path, "plan")
     where = f"{path}/plan.json"
-    if part(document, "schema", int, where) != SCHEMA:
-        raise GraceError(f"{where}: schema {document['schema']!r}, this version reads {SCHEMA}")
+    check_texts(document, where)
+    schema = part(document, "schema", int, where)
+    if not OLDEST <= schema <= SCHEMA:
+        told = quoted(repr(schema))
+        raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
     only(document, KEYS, where)
     part(document, "software", dict, where)
     memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
-    options = parse_options(part(document, "options", dict, where), f"{where}: options")
+    options = parse_options(part(document, "options", dict, where), f"{where}: options", schema)
     tables: dict[str, TablePlan] = {}
     for index, entry in enumerate(part(document, "tables", list, where)):
         prefix = f"{index}."
@@ -75,14 +79,12 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             for key in list(arrays)
             if key.startswith(prefix)
         }
-        table = parse_table(entry, own, f"{where}: table {index}")
+        table = parse_table(entry, own, f"{where}: table {index}", schema)
         if table.spec.key in tables:
             raise GraceError(f"{where}: table {table.spec.key} is there twice; make the plan again")
         tables[table.spec.key] = table
     if arrays:
-        raise GraceError(
-            f"{path}: holds arrays of no table ({', '.join(sorted(arrays))}); make the plan again"
-        )
+        raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
     return Plan(tables, memory, options, part(document, "profile_fingerprint", str, where))
 
 
@@ -121,13 +123,8 @@ def table_arrays(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
     """The arrays that a table needs on disk; none where nothing is stored."""
     if table.sums is None:
         return {}
-    offsets_C1, members_M = clusters_of(table.sums)
-    return {
-        "cluster_offsets": offsets_C1,
-        "members": members_M,
-        "item_code": table.sums.clusters.item_code_N,
-        "hot_items": table.placement.hot_items,
-    }
+    beside = {"hot_items": table.placement.hot_items, "sum_reads": table.sum_reads_R}
+    return {**to_arrays(table.sums), **beside}
 
 
 def _describe(plan: Plan) -> dict[str, Any]:
@@ -144,6 +141,10 @@ def _describe(plan: Plan) -> dict[str, Any]:
                 "verdict": table.verdict,
                 "reason": table.reason,
                 "method": table.method,
+                "parameter": table.parameter,
+                "code": code_kind(table.sums) if table.sums is not None else None,
+                "cuts": dict(table.cuts),
+                "curve": [asdict(point) for point in table.curve],
                 "lookup": table.lookup,
                 "lookup_reason": table.lookup_reason,
                 "placement": placed,

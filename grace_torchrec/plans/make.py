@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.choose import choose_sums
-from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import Profile

@@ -3,7 +3,7 @@
 Flow: plan.json + arrays -> *MemoryModel, PlanOptions, TablePlan*.  A file is a stranger: keys,
 types and shapes are checked here, ranges and agreement by the values themselves.  No size that a
 file merely claims is allocated.
-Shapes: N items, C1 = clusters + 1, M members, H hot rows.
+Shapes: R sums, H hot rows.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -17,14 +17,26 @@ from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
-from grace_torchrec.plans.plan import PlanOptions, Prediction, TablePlan
+from grace_torchrec.plans.curve import CurvePoint
+from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import Prediction, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import names, quoted
+from grace_torchrec.plans.versions import (
+    SCHEMA,
+    options_of_today,
+    prediction_of_today,
+    table_of_today,
+)
+from grace_torchrec.sums.arrays import from_arrays
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Arrays = dict[str, npt.NDArray[Any]]
-ARRAY_NAMES = {"cluster_offsets", "members", "item_code", "hot_items"}
-TEXTS = ("verdict", "reason", "method", "lookup", "lookup_reason")
-TABLE_KEYS = {"spec", "placement", "predicted", "spec_fingerprint", "arrays_fingerprint", *TEXTS}
+BESIDE_SUMS = ("hot_items", "sum_reads")
+TEXTS = ("verdict", "reason", "method", "parameter", "lookup", "lookup_reason")
+FINGERPRINTS = ("spec_fingerprint", "arrays_fingerprint")
+TABLE_KEYS = {"spec", "placement", "predicted", "code", "cuts", "curve", *FINGERPRINTS, *TEXTS}
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -48,7 +60,7 @@ def only(document: Mapping[str, Any], wanted: Set[str], where: str) -> None:
         GraceError: a key is missing or unknown.
     """
     if document.keys() != wanted:
-        odd = ", ".join(sorted(document.keys() ^ wanted))
+        odd = names(document.keys() ^ wanted)
         raise GraceError(f"{where}: {odd} missing or unknown; make the plan again")
 
 
@@ -72,23 +84,25 @@ def parse_memory(document: Mapping[str, Any], where: str) -> MemoryModel:
     return _build(MemoryModel, document, where, tiers=tuple(tiers))
 
 
-def parse_options(document: Mapping[str, Any], where: str) -> PlanOptions:
+def parse_options(document: Mapping[str, Any], where: str, schema: int = SCHEMA) -> PlanOptions:
     """Build the options.
 
     Raises:
         GraceError: a key or value is not what a plan holds.
     """
+    document = options_of_today(document, schema)
     lists = {name: tuple(part(document, name, list, where)) for name in ("methods", "size_limits")}
     return _build(PlanOptions, document, where, **lists)
 
 
-def parse_table(entry: Any, arrays: Arrays, where: str) -> TablePlan:
+def parse_table(entry: Any, arrays: Arrays, where: str, schema: int = SCHEMA) -> TablePlan:
     """Build the plan of one table.
 
     Args:
         entry: Its JSON object.
         arrays: Its arrays by their own names.
         where: Place for messages.
+        schema: That of the plan.
 
     Raises:
         GraceError: anything in it is missing, of the wrong type or out of range, or parts
@@ -96,65 +110,70 @@ def parse_table(entry: Any, arrays: Arrays, where: str) -> TablePlan:
     """
     if not isinstance(entry, dict):
         raise GraceError(f"{where}: is no JSON object; make the plan again")
+    entry = table_of_today(entry, schema)
     only(entry, TABLE_KEYS, where)
     described = part(entry, "spec", dict, where)
     features = tuple(part(described, "features", list, where))
     spec = _build(TableSpec, described, where, features=features)
     where = f"{where} ({spec.key})"
-    told = entry.get("spec_fingerprint"), entry.get("arrays_fingerprint")
+    told = entry["spec_fingerprint"], entry["arrays_fingerprint"]
     if told != (spec.fingerprint(), arrays_fingerprint(arrays)):
         raise GraceError(f"{where}: does not match its fingerprints; make the plan again")
     texts: dict[str, Any] = {name: part(entry, name, str, where) for name in TEXTS}
-    sums = _parse_sums(arrays, spec, where) if texts["verdict"] == "use" else None
-    if sums is None and arrays:
-        raise GraceError(f"{where}: is left stock and has arrays; make the plan again")
+    sums, hot_items, sum_reads_R = _parse_stored(entry, arrays, spec, where, schema)
+    placement = _parse_placement(part(entry, "placement", dict, where), hot_items, where)
+    predicted = part(entry, "predicted", dict, where)
+    part(predicted, "extra_bytes", int, where)
+    predicted = prediction_of_today(predicted, extra_of(sums, placement), schema)
+    cuts = part(entry, "cuts", dict, where)
+    curve = _parse_curve(part(entry, "curve", list, where), where)
+    prediction = _build(Prediction, predicted, where)
     return _checked(
         lambda: TablePlan(
             spec=spec,
             sums=sums,
-            placement=_parse_placement(part(entry, "placement", dict, where), arrays, where),
-            predicted=_build(Prediction, part(entry, "predicted", dict, where), where),
+            placement=placement,
+            predicted=prediction,
+            cuts=cuts,
+            curve=curve,
+            sum_reads_R=sum_reads_R,
             **texts,
         ),
         where,
     )
 
 
-def _parse_sums(arrays: Arrays, spec: TableSpec, where: str) -> StoredSums:
-    """Build the sums from their clusters; the stored code must be what they give."""
-    if set(arrays) != ARRAY_NAMES:
-        raise GraceError(
-            f"{where}: arrays are {sorted(arrays)}, expected {sorted(ARRAY_NAMES)}; make the plan again"
-        )
-    for name, array in arrays.items():
-        kinds = (np.int32, np.int64) if name == "item_code" else (np.int64,)
-        if array.ndim != 1 or array.dtype not in kinds:
-            raise GraceError(
-                f"{where}: array {name} has shape {array.shape} and type {array.dtype}; make the plan again"
-            )
-    if arrays["item_code"].size != spec.num_rows:
-        raise GraceError(
-            f"{where}: item_code has {arrays['item_code'].size} entries for {spec.num_rows} rows; make the plan again"
-        )
-    offsets, members = arrays["cluster_offsets"], arrays["members"]
-    if (
-        not offsets.size
-        or offsets[0] != 0
-        or offsets[-1] != members.size
-        or (np.diff(offsets) < 0).any()
-    ):
-        raise GraceError(f"{where}: cluster_offsets do not cover the members; make the plan again")
-    sums = _checked(lambda: StoredSums.from_clusters(spec.num_rows, offsets, members), where)
-    if not np.array_equal(sums.clusters.item_code_N, arrays["item_code"]):
-        raise GraceError(
-            f"{where}: item_code does not agree with the clusters; make the plan again"
-        )
-    return sums
+def _parse_stored(
+    entry: Mapping[str, Any], arrays: Arrays, spec: TableSpec, where: str, schema: int
+) -> tuple[StoredSums | None, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Build what a table stores: its sums, hot items, and reads of the sums; nothing if it is stock."""
+    nothing = np.zeros(0, np.int64)
+    if entry["verdict"] != "use":
+        if arrays or entry["code"] is not None:
+            raise GraceError(f"{where}: is left stock and has arrays or code; make the plan again")
+        return None, nothing, nothing
+    beside = {"sum_reads": nothing} if schema == 1 else {}
+    beside |= {name: arrays[name] for name in BESIDE_SUMS if name in arrays}
+    for name in BESIDE_SUMS:
+        if name not in beside or beside[name].ndim != 1 or beside[name].dtype != np.int64:
+            raise GraceError(f"{where}: array {name} is no int64 vector; make the plan again")
+    of_sums = {name: array for name, array in arrays.items() if name not in BESIDE_SUMS}
+    kind = part(entry, "code", str, where)
+    sums = _checked(lambda: from_arrays(kind, spec.num_rows, of_sums), where)
+    return sums, beside["hot_items"], beside["sum_reads"]
 
 
-def _parse_placement(document: Mapping[str, Any], arrays: Arrays, where: str) -> Placement:
+def _parse_curve(points: list[Any], where: str) -> tuple[CurvePoint, ...]:
+    """Build the cuts by budget."""
+    if not all(isinstance(point, dict) for point in points):
+        raise GraceError(f"{where}: a point of the curve is no JSON object; make the plan again")
+    return tuple(_build(CurvePoint, point, where) for point in points)
+
+
+def _parse_placement(
+    document: Mapping[str, Any], hot_items: npt.NDArray[np.int64], where: str
+) -> Placement:
     """Build the placement; its hot items are an array."""
-    hot_items = arrays.get("hot_items", np.zeros(0, np.int64))
     if part(document, "num_hot_items", int, where) != hot_items.size:
         raise GraceError(f"{where}: num_hot_items does not match the array; make the plan again")
     for name in ("num_hbm_sums", "num_rows", "num_sums", "row_bytes"):
@@ -180,4 +199,4 @@ def _checked(build: Callable[[], V], where: str) -> V:
     try:
         return build()
     except (ValueError, TypeError, OverflowError) as error:
-        raise GraceError(f"{where}: {error}; make the plan again") from error
+        raise GraceError(f"{where}: {quoted(str(error))}; make the plan again") from error

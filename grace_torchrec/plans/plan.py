@@ -6,83 +6,30 @@ Shapes: N items, R stored rows (sums), H hot rows.
 """
 
 import os
-import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.curve import CurvePoint, check_cuts, check_rising
+from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.numbers import is_count, is_number
+from grace_torchrec.plans.options import METHOD_CODES, MOST_BUDGET, PlanOptions
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.count_reads import few_take_most
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
+__all__ = ["CurvePoint", "Plan", "PlanOptions", "Prediction", "TableLookup", "TablePlan", "Verdict"]
+
 Verdict = Literal["use", "leave stock"]
-Lookup = Literal["auto", "fused", "stock"]
 TableLookup = Literal["fused", "ahead", "stock"]
-Rewriting = Literal["in_line", "ahead"]
-BadIds = Literal["raise", "drop", "zero_row"]
-METHODS = ("grace",)
-SIZE_LIMITS = (3, 4, 5, 6, 7, 8)
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """What the caller asks for; checked when it is made.
-
-    Attributes:
-        budget: Most sums a table may store, as a multiple of its rows.
-        methods: Grouping methods to try; no sums at all is always tried too.
-        size_limits: Largest cluster sizes to try, each 2..8.
-        min_gain: Least cut on held-out bags for a verdict "use" (derived, not from the paper).
-        lookup: ``fused`` (one op over both tiers), ``stock`` (the inner collections) or ``auto``.
-        row_dtype: Type of stored rows; ``table`` keeps that of the table.
-        rewriting: How bags will arrive: plain, to be rewritten inside forward (``in_line``), or
-            rewritten already by ``grace_torchrec.rewrite`` (``ahead``).
-        bad_ids: What serving does with an id outside the table.
-
-    Raises:
-        GraceError: a value is out of range; the message names it.
-        NotSupported: a known value that this version does not serve yet.
-    """
-
-    budget: float = 1.0
-    methods: tuple[str, ...] = METHODS
-    size_limits: tuple[int, ...] = SIZE_LIMITS
-    min_gain: float = 0.02
-    lookup: Lookup = "auto"
-    row_dtype: str = "table"
-    rewriting: Rewriting = "in_line"
-    bad_ids: BadIds = "raise"
-
-    def __post_init__(self) -> None:
-        """Check every field once."""
-        if not is_number(self.budget) or not 0 <= self.budget <= 1000:
-            raise GraceError(f"options: budget must be 0..1000 times the rows, got {self.budget!r}")
-        if not is_number(self.min_gain) or not 0 <= self.min_gain < 1:
-            raise GraceError(f"options: min_gain must be in 0..1, got {self.min_gain!r}")
-        if not isinstance(self.methods, tuple) or any(name not in METHODS for name in self.methods):
-            raise GraceError(
-                f"options: methods must be a tuple out of {METHODS}, got {self.methods!r}"
-            )
-        if not isinstance(self.size_limits, tuple) or not all(
-            is_count(k) and k in range(2, 9) for k in self.size_limits
-        ):
-            raise GraceError(
-                f"options: size_limits must be a tuple of 2..8, got {self.size_limits!r}"
-            )
-        if self.methods and not self.size_limits:
-            raise GraceError("options: size_limits is empty; give at least one of 2..8")
-        choices = (("lookup", Lookup), ("bad_ids", BadIds), ("rewriting", Rewriting))
-        for name, known in ((name, get_args(kind)) for name, kind in choices):
-            if getattr(self, name) not in known:
-                raise GraceError(
-                    f"options: {name} must be one of {known}, got {getattr(self, name)!r}"
-                )
-        if self.row_dtype != "table":
-            raise NotSupported(
-                f"options: row_dtype {self.row_dtype!r} is not served yet; use 'table'"
-            )
 
 
 @dataclass(frozen=True)
@@ -94,8 +41,10 @@ class Prediction:
         rows_read: Rows that the plan reads for the same bags.
         cut: ``1 - rows_read / ids``.
         extra_rows: Stored sums and hot rows beside the original table.
-        extra_bytes: Every byte over the stock model: sums, hot rows and metadata.
+        extra_bytes: Every byte over the stock model: sums, hot rows, metadata and what is kept.
         metadata_bytes: Bytes of the arrays that turn ids into stored rows.
+        kept_bytes: Bytes of the sets behind the stored rows and of what CPU kernels pack, in host
+            memory beside what is placed (``plans.held``).
         hbm_s: Seconds the HBM is busy with the held-out bags on the target machine.
         host_s: The same for host memory.
         stock_s: Seconds the stock model takes for the same bags (tables whole in one memory).
@@ -107,13 +56,15 @@ class Prediction:
     extra_rows: int
     extra_bytes: int
     metadata_bytes: int
+    kept_bytes: int
     hbm_s: float
     host_s: float
     stock_s: float
 
     def __post_init__(self) -> None:
         """Check that every number is finite and in range."""
-        for name in ("ids", "rows_read", "extra_rows", "extra_bytes", "metadata_bytes"):
+        counts = ("ids", "rows_read", "extra_rows", "extra_bytes", "metadata_bytes", "kept_bytes")
+        for name in counts:
             value = getattr(self, name)
             if not is_count(value):
                 raise GraceError(f"prediction: {name} must be an integer >= 0, got {value!r}")
@@ -122,8 +73,10 @@ class Prediction:
                 raise GraceError(
                     f"prediction: {name} must be a finite number >= 0, got {getattr(self, name)!r}"
                 )
-        if self.rows_read > self.ids or self.metadata_bytes > self.extra_bytes:
-            raise GraceError("prediction: rows_read or metadata_bytes exceed ids or extra_bytes")
+        if self.rows_read > self.ids or self.metadata_bytes + self.kept_bytes > self.extra_bytes:
+            raise GraceError(
+                "prediction: rows_read exceed ids, or metadata_bytes and kept_bytes extra_bytes"
+            )
         if abs(self.cut - (1 - self.rows_read / self.ids if self.ids else 0.0)) > 1e-9:
             raise GraceError(
                 f"prediction: cut {self.cut} is not that of {self.rows_read} rows for {self.ids} ids"
@@ -140,7 +93,12 @@ class Prediction:
         return self.stock_s / self.time_s if self.time_s else 1.0
 
 
-@dataclass(frozen=True, eq=False)
+def _no_reads() -> npt.NDArray[np.int64]:
+    """Reads that are not known."""
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class TablePlan:
     """The decision for one table.
 
@@ -154,6 +112,12 @@ class TablePlan:
         lookup: Who reads the rows; ``ahead``: rows of bags that arrive rewritten.
         lookup_reason: Why that one.
         predicted: What held-out bags read.
+        parameter: Parameter of the method that validation chose, or empty.
+        cuts: Every candidate (method and parameter) -> its cut on the validation bags, with the
+            whole budget.
+        curve: Cuts by budget, bags rewritten in line and ahead; empty where nothing was fitted.
+        sum_reads_R: int64, how often the validation bags read each stored sum; empty if not known.
+            These bags took part in the last fit, so that no sum of them is missing.
     """
 
     spec: TableSpec
@@ -165,9 +129,41 @@ class TablePlan:
     lookup: TableLookup
     lookup_reason: str
     predicted: Prediction
+    parameter: str = ""
+    cuts: Mapping[str, float] = field(default_factory=dict, repr=False)
+    curve: tuple[CurvePoint, ...] = field(default=(), repr=False)
+    sum_reads_R: npt.NDArray[np.int64] = field(default_factory=_no_reads, repr=False)
 
     def __post_init__(self) -> None:
         """Check that the parts belong together."""
+        self._check_decision()
+        self._check_grouping()
+        self._check_bytes()
+
+    def __repr__(self) -> str:
+        """What was decided, on one line."""
+        told, stored = self.predicted, ""
+        if self.verdict == "use":
+            stored = f", {self.picked}: {self.num_sums:,} sums, cut {told.cut:.1%}, {self.lookup}"
+        return f"TablePlan({self.spec.key!r}, {self.verdict}{stored}, {told.extra_bytes:,} extra bytes)"
+
+    @property
+    def num_sums(self) -> int:
+        """Stored sums."""
+        return self.sums.num_sums if self.sums else 0
+
+    @property
+    def picked(self) -> str:
+        """Method and parameter in one text."""
+        return f"{self.method} {self.parameter}".rstrip()
+
+    @property
+    def sums_for_95pct(self) -> int | None:
+        """How few stored sums take 95 % of their reads; None if their reads are not known."""
+        return few_take_most(self.sum_reads_R) if self.sum_reads_R.size == self.num_sums else None
+
+    def _check_decision(self) -> None:
+        """Check verdict, lookup and sums."""
         where = f"table {self.spec.key}"
         if self.verdict not in get_args(Verdict):
             raise GraceError(
@@ -181,41 +177,69 @@ class TablePlan:
             raise GraceError(
                 f"{where}: lookup must be one of {get_args(TableLookup)}, got {self.lookup!r}"
             )
-        num_sums = self.sums.num_sums if self.sums else 0
-        if self.lookup == "ahead" and not num_sums:
+        if self.lookup == "ahead" and not self.num_sums:
             raise GraceError(f"{where}: lookup 'ahead' does not go with no sums")
-        if self.method not in ("none", *METHODS) or (self.method == "none") != (num_sums == 0):
-            raise GraceError(f"{where}: method {self.method!r} does not go with {num_sums} sums")
-        if self.sums is not None:
-            self.sums.clusters  # noqa: B018  # refuses sums that no table is served with
-        if self.sums is not None and self.sums.num_items != self.spec.num_rows:
+        if self.sums is None:
+            return
+        if self.sums.num_items != self.spec.num_rows:
             raise GraceError(
                 f"{where}: sums are for {self.sums.num_items} rows, the table has {self.spec.num_rows}"
             )
-        placed = (self.placement.num_rows, self.placement.num_sums, self.placement.row_bytes)
-        if placed != (self.spec.num_rows, num_sums, self.spec.row_bytes):
+        if isinstance(self.sums.code, SetCode) and self.lookup != "ahead":
             raise GraceError(
-                f"{where}: placement is for (rows, sums, row bytes) {placed}, "
-                f"expected {(self.spec.num_rows, num_sums, self.spec.row_bytes)}"
+                f"{where}: lookup {self.lookup!r} does not go with sets, which are rewritten ahead"
+            )
+
+    def _check_grouping(self) -> None:
+        """Check what was chosen, and what is told about it."""
+        where = f"table {self.spec.key}"
+        known = self.method in ("none", *METHOD_CODES)
+        if not known or (self.method == "none") != (self.num_sums == 0):
+            raise GraceError(
+                f"{where}: method {self.method!r} does not go with {self.num_sums} sums"
+            )
+        if self.sums is not None and self.method != "none":
+            code = METHOD_CODES[self.method]
+            if not isinstance(self.sums.code, code):
+                raise GraceError(
+                    f"{where}: method {self.method!r} makes a {code.__name__}, "
+                    f"its sums have a {type(self.sums.code).__name__}"
+                )
+        check_cuts(self.cuts, f"{where}: cuts")
+        check_rising(self.curve, MOST_BUDGET * self.spec.num_rows, where)
+        reads = self.sum_reads_R
+        if reads.dtype != np.int64 or reads.ndim != 1 or reads.size not in (0, self.num_sums):
+            raise GraceError(
+                f"{where}: sum reads are {reads.dtype} of shape {reads.shape} for {self.num_sums} sums"
+            )
+        if reads.size and reads.min() < 0:
+            raise GraceError(f"{where}: sum reads must not be below 0")
+
+    def _check_bytes(self) -> None:
+        """Check that placement and prediction are those of what is stored."""
+        where = f"table {self.spec.key}"
+        placed = (self.placement.num_rows, self.placement.num_sums, self.placement.row_bytes)
+        wanted = (self.spec.num_rows, self.num_sums, self.spec.row_bytes)
+        if placed != wanted:
+            raise GraceError(
+                f"{where}: placement is for (rows, sums, row bytes) {placed}, expected {wanted}"
             )
         if self.sums is None and self.placement.hot_items.size:
             raise GraceError(f"{where}: a stock table cannot hold hot rows")
-        metadata = (self.sums.metadata_bytes if self.sums else 0) + self.placement.hot_map_bytes
-        extra_rows = num_sums + self.placement.hot_items.size
-        extra = (extra_rows, extra_rows * self.spec.row_bytes + metadata, metadata)
-        told = self.predicted
-        if (told.extra_rows, told.extra_bytes, told.metadata_bytes) != extra:
+        told, extra = self.predicted, extra_of(self.sums, self.placement)
+        found = (told.extra_rows, told.extra_bytes, told.metadata_bytes, told.kept_bytes)
+        if found != (extra.rows, extra.bytes, extra.metadata_bytes, extra.kept_bytes):
             raise GraceError(
-                f"{where}: predicted extra rows and bytes are not those it stores, {extra}"
+                f"{where}: predicted extra rows and bytes {found} are not those it stores, {extra}"
             )
         held = self.placement.hbm.bytes + self.placement.host.bytes
-        if held != self.spec.num_rows * self.spec.row_bytes + told.extra_bytes:
+        if held != self.spec.num_rows * self.spec.row_bytes + extra.bytes - extra.kept_bytes:
             raise GraceError(
                 f"{where}: its {held:,} placed bytes are not its rows and what it stores"
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Table key -> :class:`TablePlan`, and what it was made for.
 
@@ -244,6 +268,16 @@ class Plan:
                     f"plan: places {need:,} bytes in {name}, {self.memory.machine} has {room:,}"
                 )
 
+    def __repr__(self) -> str:
+        """Tables, verdicts and memories, on one line; ``inspect`` shows the rest."""
+        verdicts = Counter(table.verdict for table in self.tables.values())
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        extra = sum(table.predicted.extra_bytes for table in self.tables.values())
+        return (
+            f"Plan({len(self.tables)} tables{': ' if counts else ''}{counts}; for "
+            f"{self.memory.machine}; {extra:,} extra bytes)"
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan folder whole or not at all.
 
@@ -264,14 +298,3 @@ class Plan:
         from grace_torchrec.plans.files import load_plan
 
         return load_plan(path)
-
-
-def is_number(value: object) -> bool:
-    """Tell a finite int or float from anything else (bools are no numbers)."""
-    limit = sys.float_info.max
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
-
-
-def is_count(value: object) -> bool:
-    """Tell an integer >= 0 from anything else."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

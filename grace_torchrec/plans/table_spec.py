@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.plans.texts import is_shown, quoted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,6 +58,11 @@ class TableSpec:
         )
         if not all(isinstance(text, str) for text in texts) or not self.name or not self.features:
             raise GraceError(f"{where}: module, name and a tuple of features must be text")
+        if not all(map(is_shown, texts)):
+            raise GraceError(
+                f"table {quoted(repr(self.name))}: module, name and features must be printed on one "
+                "line; rename it"
+            )
         for field_name, value in (("num_rows", self.num_rows), ("dim", self.dim)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
                 raise GraceError(f"{where}: {field_name} must be an integer >= 1, got {value!r}")

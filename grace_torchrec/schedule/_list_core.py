@@ -9,8 +9,10 @@ Shapes: n operators, S streams; needs and users in CSR form.
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from grace_kernels._jit import jit
+from grace_torchrec.schedule._issue_core import held_peak
 
 EPSILON = 1e-9
 
@@ -193,19 +195,20 @@ def _count_waits(stream_n, order_n, need_ptr, needs, streams):
 
 def _search(
     keys_Kn, noise_Gn, time_n, demand_n, need_ptr, needs, user_ptr, users, streams, capacity,
-    wait_us, pin_n, by_time, wait_price,
+    wait_us, pin_n, by_time, wait_price, most_n, kept_n, budget,
 ):  # fmt: skip
     """Try every row of ``keys_Kn``, then the best row times each row of ``noise_Gn`` in turn.
 
     Returns (makespan, stream_n, begin_n, key_n, order_n) of the lowest makespan plus
-    ``wait_price`` for each wait.  A step that is no worse is kept, so the search can drift.
+    ``wait_price`` for each wait, stretched by what the order holds over ``budget`` bytes (0 is no
+    limit).  A step that is no worse is kept, so the search can drift.
     """
     n = time_n.size
     best_score, best_makespan = np.inf, np.inf
     best_stream, best_begin = np.zeros(n, np.int64), np.zeros(n)
     best_order, best_key = np.zeros(n, np.int64), keys_Kn[0].copy()
     stream_n, begin_n, end_n = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
-    order_n = np.zeros(n, np.int64)
+    order_n, readers_n = np.zeros(n, np.int64), user_ptr[1:] - user_ptr[:-1]
     for attempt in range(keys_Kn.shape[0] + noise_Gn.shape[0]):
         if attempt < keys_Kn.shape[0]:
             key_n = keys_Kn[attempt]
@@ -226,6 +229,9 @@ def _search(
             if wait_price > 0 and makespan <= best_score:
                 waits, _ = count_waits(stream_n, order_n, need_ptr, needs, streams)
             score = makespan + wait_price * waits
+            if budget > 0 and score <= best_score:
+                held = held_peak(order_n, need_ptr, needs, readers_n, most_n, kept_n)
+                score *= max(1.0, held / budget)
             if score <= best_score:
                 best_score, best_makespan = score, makespan
                 best_stream[:], best_begin[:], best_order[:] = stream_n, begin_n, order_n
@@ -267,10 +273,9 @@ def _pop(heap):
     return smallest
 
 
-_compiled: Any = numba.njit(cache=True, nogil=True)
-numba_push, numba_pop = _compiled(_push), _compiled(_pop)
-earliest_fit = _compiled(_earliest_fit)
-place_ops = _compiled(_place_ops)
-place_by_time: Any = _compiled(_place_by_time)
-count_waits = _compiled(_count_waits)
-search: Any = _compiled(_search)
+numba_push, numba_pop = jit(_push), jit(_pop)
+earliest_fit = jit(_earliest_fit)
+place_ops = jit(_place_ops)
+place_by_time: Any = jit(_place_by_time)
+count_waits = jit(_count_waits)
+search: Any = jit(_search)

@@ -5,6 +5,7 @@ Flow: lowered GraphModule -> calls of *StreamBackend* -> CUDA streams, a log, or
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -161,24 +162,21 @@ class CudaBackend:
 
     def retire(self, *values: Any) -> None:
         """Hand the tensors in ``values`` to the pool, or mark them for every stream."""
-        tensors = [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
         if torch.cuda.is_current_stream_capturing():
-            self.local.captured += tensors  # a graph's own pool: no event can be asked there
+            self.local.captured += values  # a graph's own pool: no event can be asked there
             return
         if self.record_streams:
-            for tensor in tensors:
+            for tensor in _tensors_in(values):
                 for stream in (*self.streams, torch.cuda.current_stream()):
                     tensor.record_stream(stream)
             return
         if self.shared:
             with self.lock:
-                for tensor in tensors:
-                    self.shared_pool.retire(tensor, tensor.nbytes, self.local.current)
+                hand_over(self.shared_pool, values, self.local.current)
             return
         if self.local.pool is None:  # each caller has a stream 0 of its own
             self.local.pool = self._new_pool()
-        for tensor in tensors:
-            self.local.pool.retire(tensor, tensor.nbytes, self.local.current)
+        hand_over(self.local.pool, values, self.local.current)
 
     def _new_pool(self) -> EpochPool:
         """Return an empty tensor pool."""
@@ -206,6 +204,28 @@ class CudaBackend:
         torch.cuda.set_stream(caller)
 
 
+def hand_over(pool: EpochPool, values: Sequence[Any], stream: int) -> None:
+    """Hand what one operator was the last to read to a pool, all at once.
+
+    Args:
+        pool: Keeps the values.
+        values: Tensors, or what holds tensors.
+        stream: The stream whose progress sets them free.
+    """
+    num_bytes = 0
+    for value in values:
+        if type(value) is Tensor:
+            num_bytes += value.nbytes
+        else:
+            num_bytes += sum(tensor.nbytes for tensor in _tensors_in(value))
+    pool.retire(values, num_bytes, stream)
+
+
+def _tensors_in(values: Any) -> list[Tensor]:
+    """Return the tensors in nested values."""
+    return [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
+
+
 class _Local(threading.local):
     """What each host thread has for itself."""
 
@@ -213,7 +233,7 @@ class _Local(threading.local):
         self.caller: Any = None
         self.current = 0
         self.pool: EpochPool | None = None
-        self.captured: list[Tensor] = []
+        self.captured: list[Any] = []
         self.events: dict[int, Any] = {}
 
 

@@ -5,12 +5,10 @@ The calls go to the module ``streams`` inside, which passes them to its backend;
 model computes the same on the caller's stream.  Nodes carry their stream in ``node.meta``.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import fx, nn
-from torch.fx.graph import CodeGen
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.schedule.backends import NullBackend, StreamBackend
@@ -25,6 +23,7 @@ from grace_torchrec.schedule.lower import (
     Use,
 )
 from grace_torchrec.schedule.schedule import Schedule
+from grace_torchrec.schedule.straight_code import StraightCode
 
 STREAMS = "streams"  # name of the module inside that holds the backend
 META_STREAM, META_OP = "grace_stream", "grace_op"
@@ -84,7 +83,13 @@ def release_values(*values: Any) -> None:
     """Keep values until here: the host lets go of them after this call."""
 
 
-for _call in (begin_query, use_stream, record_event, wait_event, retire_values, release_values):
+STEERING: dict[Callable[..., Any], str] = {  # and the method of the backend each one asks
+    use_stream: "use",
+    record_event: "record",
+    wait_event: "wait",
+    retire_values: "retire",
+}
+for _call in (begin_query, *STEERING, release_values):
     fx.node.has_side_effect(_call)
 
 
@@ -187,7 +192,7 @@ class _Writer:
             }
         )
         root._modules = {**self.gm._modules, STREAMS: Streams()}
-        self.graph.set_codegen(GivingBack())
+        self.graph.set_codegen(StraightCode(STREAMS, begin_query, STEERING, release_values))
         lowered = fx.GraphModule(root, self.graph, type(self.gm).__name__)
         for name, value in vars(self.gm).items():  # plain attributes that nodes may read
             if not name.startswith("_") and name not in lowered.__dict__:
@@ -210,32 +215,6 @@ class _Writer:
     def _call(self, function: Any, number: int) -> None:
         """Write a call with a number."""
         self.graph.call_function(function, (self.streams, number))
-
-
-class GivingBack(CodeGen):
-    """Generates a forward that gives the caller its stream back, after an error too."""
-
-    def gen_fn_def(self, *args: Any, **kwargs: Any) -> str:
-        """Return the head of the function, decorated."""
-        return "@giving_back\n" + str(super().gen_fn_def(*args, **kwargs))
-
-    def additional_globals(self) -> list[tuple[str, Any]]:
-        """Name the decorator."""
-        return [("giving_back", giving_back)]
-
-
-def giving_back(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward after which the caller's stream is current again."""
-
-    @functools.wraps(forward)
-    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Run; a module hook would cost as much as ten operators' calls."""
-        try:
-            return forward(self, *args, **kwargs)
-        finally:
-            self._modules[STREAMS].end()  # type: ignore[union-attr, operator]
-
-    return run
 
 
 def refusing_pickle(module: fx.GraphModule) -> fx.GraphModule:

@@ -2,8 +2,9 @@
 
 Flow: OpGraph + OpStats + Machine -> *make_schedule* -> Schedule.
 Every priority and many perturbed ones are tried, chains whole or operator by operator; the
-shortest is kept, then the fewest waits.  Derived: the paper schedules online only; a fixed model
-can afford the search once.  Shapes: n operators, K keys, S streams.
+shortest is kept, then the fewest waits.  An order that holds more bytes than its budget counts as
+longer by as much.  Derived: the paper schedules online only; a fixed model can afford the search
+once.  Shapes: n operators, K keys, S streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _list_core
+from grace_torchrec.schedule.alike import alike_together
+from grace_torchrec.schedule.held_bytes import HeldBytes, held_bytes
 from grace_torchrec.schedule.issue_order import fewest_waits, with_few_switches
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
@@ -63,7 +66,7 @@ def make_schedule(
     pin_n = _pins(graph, machine, pins or {})
     if not graph.ops:
         return Schedule(graph, machine, (), (), (), (), ())
-    problem = _Problem(graph, stats, machine, pin_n, seed)
+    problem = _Problem(graph, stats, machine, pin_n, seed, held_bytes(graph, stats))
     keys = np.concatenate(
         [
             orders_of(tuple(PRIORITIES), graph, stats),
@@ -82,21 +85,25 @@ def make_schedule(
             for dear in (price, found[0].bound_us * DEAR_WAIT):
                 fewer = problem.search(chain_n, again, steps // 8, streams, dear)
                 found.append(problem.finished(fewer))
-    return _calmest(found)
+    if machine.capacity:
+        return found[0]
+    return alike_together(_calmest(found, problem.held), problem.held)
 
 
-def _calmest(found: Sequence[Schedule]) -> Schedule:
+def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
     """Return, of the schedules about as short as the shortest, the one that costs the host least."""
 
     def strained_us(schedule: Schedule) -> float:
-        """Return the makespan, longer by its share of events and switches beyond what is calm."""
+        """Return the makespan, longer by its shares of events, switches and bytes that are too many."""
         ops = len(schedule.graph.ops)
         events = max(schedule.num_events / ops - CALM_EVENTS, 0.0)
         switches = max(schedule.num_switches / ops - CALM_SWITCHES, 0.0)
-        return schedule.makespan_us * (1 + events + switches)
+        memory = held.over_budget(schedule.order_n)
+        return schedule.makespan_us * (1 + events + switches + memory)
 
-    shortest = min(map(strained_us, found))
-    short = [s for s in found if strained_us(s) <= shortest * (1 + WORTH_A_CALM_HOST)]
+    strained = [strained_us(schedule) for schedule in found]
+    enough = min(strained) * (1 + WORTH_A_CALM_HOST)
+    short = [s for s, us in zip(found, strained, strict=True) if us <= enough]
     return min(short, key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us))
 
 
@@ -106,7 +113,8 @@ def list_schedule(graph: OpGraph, stats: OpStats, machine: Machine, policy: str)
     With a capacity the ready operators that fit start whenever one ends; without one, each is
     placed where it starts first.
     """
-    problem = _Problem(graph, stats, machine, np.full(len(graph.ops), -1, np.int64), 0)
+    free = np.full(len(graph.ops), -1, np.int64)
+    problem = _Problem(graph, stats, machine, free, 0, held_bytes(graph, stats))
     return problem.makespan(priority(policy, graph, stats))
 
 
@@ -143,6 +151,7 @@ class _Problem:
     machine: Machine
     pin_n: npt.NDArray[np.int64]
     seed: int
+    held: HeldBytes
 
     def groupings(self) -> list[npt.NDArray[np.int64]]:
         """Return ways to schedule several operators as one: chains whole, and none."""
@@ -208,6 +217,11 @@ class _Problem:
         """Whether schedules that start operators as others end are tried too."""
         return bool(self.machine.capacity) and self.machine.wait_us == 0
 
+    @property
+    def _budget(self) -> int:
+        """Bytes that may be held; no limit where blocks decide what starts."""
+        return 0 if self.machine.capacity else self.held.budget
+
     def _run(
         self,
         heads: npt.NDArray[np.int64],
@@ -223,7 +237,7 @@ class _Problem:
             np.ascontiguousarray(keys_Kn[:, heads]), noise,
             np.bincount(group_n, weights=self.stats.times_us), self._demand(heads),
             *self._csr(group_n), streams, self.machine.capacity, self.machine.wait_us,
-            self.pin_n[heads], by_time, wait_price,
+            self.pin_n[heads], by_time, wait_price, *self.held.of_groups(group_n), self._budget,
         )  # fmt: skip
 
     def _demand(self, heads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -253,6 +267,8 @@ class _Problem:
             stream_n = [names[stream] for stream in stream_n]
         waits = fewest_waits(graph.needs, stream_n, found.order_n, machine.streams)
         order = with_few_switches(stream_n, found.order_n, waits, machine.streams)
+        if self._budget and self.held.over_budget(order):
+            order = self.held.regrouped(found.order_n, stream_n, waits, machine.streams)
         times = self.stats.times_us
         begin = found.begin_n
         if not machine.capacity:  # with one, no operators were joined to chains

@@ -19,6 +19,7 @@ class EpochPool:
     Half of the budget is shared out as open epochs, one a stream; an epoch that fills its share is
     sealed with one event.  The other half holds sealed epochs; where they need more, the oldest
     are waited for.  So no more than the budget and the value that filled an epoch is ever held.
+    A value may be all that one operator was the last to read: its cost is then theirs together.
 
     Args:
         record: Returns an event recorded now on a stream.
@@ -64,13 +65,12 @@ class EpochPool:
         """Keep a value that the operators told so far to ``stream`` may read.
 
         Args:
-            value: What is kept.
+            value: What is kept: a tensor, or several.
             num_bytes: Its size.
             stream: The stream whose progress sets it free, below the pool's number of streams.
         """
         self.values[stream].append(value)
-        held = self.bytes[stream] + num_bytes
-        self.bytes[stream] = held
+        self.bytes[stream] = held = self.bytes[stream] + num_bytes
         if held >= self.epoch_bytes:
             self._seal(stream)
 

@@ -63,9 +63,33 @@ class ClusterCode:
         ends = blocks.astype(np.int64) + (1 << members) - 1 - members
         kept = int(ends[ends <= budget].max(initial=0))
         inside = (self.item_code_N >= 0) & (self.item_code_N >> SLOT_BITS < kept)
-        code_N = self.item_code_N.copy()
-        code_N[~inside] = -1
-        return ClusterCode(code_N), kept
+        code_N = np.where(inside, self.item_code_N, -1)
+        return ClusterCode(narrow(code_N, kept)), kept
+
+    def listed(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the clusters: (offsets ``[C + 1]``, members in slot order)."""
+        return list_members(self.item_code_N)
+
+
+def list_members(
+    item_code_N: npt.NDArray[np.int32] | npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Read clusters back out of packed codes: (offsets ``[C + 1]``, members in slot order).
+
+    >>> [part.tolist() for part in list_members(np.array([-1, 1, 0, 8], np.int32))]
+    [[0, 2, 3], [2, 1, 3]]
+    """
+    members = np.flatnonzero(item_code_N >= 0)
+    members = members[np.argsort(item_code_N[members], kind="stable")]
+    slots = item_code_N[members] & ((1 << SLOT_BITS) - 1)
+    return np.append(np.flatnonzero(slots == 0), members.size), members
+
+
+def narrow(
+    item_code_N: npt.NDArray[np.int32] | npt.NDArray[np.int64], num_blocks: int
+) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
+    """Return packed codes in four bytes where the numbers of their blocks leave room."""
+    return item_code_N.astype(np.int32) if num_blocks < 2**28 else item_code_N.astype(np.int64)
 
 
 def num_sums(cluster_size: int) -> int:
@@ -117,7 +141,7 @@ def cluster_code(
     slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
     code = np.full(num_items, -1, np.int64)
     code[members_M] = (np.repeat(blocks, sizes) << SLOT_BITS) | slots
-    return ClusterCode(code.astype(np.int32) if int(sums.sum()) < 2**28 else code)
+    return ClusterCode(narrow(code, int(sums.sum())))
 
 
 def check_clusters(

@@ -43,10 +43,19 @@ class RowReads:
     @property
     def sums_for_95pct(self) -> int:
         """How few stored rows take 95 % of the reads of all stored rows."""
-        running = np.cumsum(np.sort(self.stored_reads_R)[::-1])
-        if not running.size or running[-1] == 0:
-            return 0
-        return int(np.searchsorted(running, MOST_READS * running[-1])) + 1
+        return few_take_most(self.stored_reads_R)
+
+
+def few_take_most(reads_R: npt.NDArray[np.int64], share: float = MOST_READS) -> int:
+    """Return how few rows take a share of all reads.
+
+    >>> few_take_most(np.array([1, 90, 0, 9]))
+    2
+    """
+    running = np.cumsum(np.sort(reads_R)[::-1])
+    if not running.size or running[-1] == 0:
+        return 0
+    return int(np.searchsorted(running, share * running[-1])) + 1
 
 
 def count_reads(trace: Trace, sums: StoredSums) -> RowReads:
@@ -56,6 +65,13 @@ def count_reads(trace: Trace, sums: StoredSums) -> RowReads:
         PlanMismatch: the trace holds items that the table of ``sums`` has not.
     """
     return reads_of(rewrite(trace, sums), sums.num_items, sums.num_sums, trace.num_ids)
+
+
+def sum_reads(trace: Trace, sums: StoredSums | None) -> npt.NDArray[np.int64]:
+    """Return how often ``trace`` reads each stored row, int64 ``[R]``; none without sums."""
+    if sums is None or not sums.num_sums:
+        return np.zeros(0, np.int64)
+    return count_reads(trace, sums).stored_reads_R
 
 
 def reads_of(bags: RewrittenBags, num_items: int, num_sums: int, rows_before: int) -> RowReads:

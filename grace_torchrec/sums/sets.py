@@ -52,19 +52,38 @@ class SetCode:
             )
         if not np.array_equal(np.sort(self.set_row_R), np.arange(num_stored)):
             raise GraceError(f"stored sums: the code does not name each of {num_stored} rows once")
+        if self.others_indptr_R1.size != num_stored + 1:
+            raise GraceError(
+                f"stored sums: the code has {self.others_indptr_R1.size - 1} sets, expected {num_stored}"
+            )
         for name, indptr, size in (
             ("sets", self.home_indptr_N1, self.set_row_R.size),
             ("other items", self.others_indptr_R1, self.others_S.size),
         ):
             if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
                 raise GraceError(f"stored sums: the code does not cover its {name}")
-        if (
-            self.others_indptr_R1.size != num_stored + 1
-            or (np.diff(self.others_indptr_R1) < 1).any()
-        ):
+        if (np.diff(self.others_indptr_R1) < 1).any():
             raise GraceError("stored sums: a carried set has no other item")
         if self.others_S.size and not 0 <= self.others_S.min() <= self.others_S.max() < num_items:
             raise GraceError(f"stored sums: the code names an item outside 0..{num_items - 1}")
+
+    def check_sets(self, set_indptr_R1: Int64s, set_items_S: Int64s) -> None:
+        """Refuse a code whose carried sets are not these sets (after :meth:`check`).
+
+        Raises:
+            GraceError: a set repeats an item, or the code carries another set.
+        """
+        num_items = self.home_indptr_N1.size - 1
+        first_key_R = np.arange(set_indptr_R1.size - 1) * num_items  # a key for each row and item
+        wanted = np.sort(np.repeat(first_key_R, np.diff(set_indptr_R1)) + set_items_S)
+        carried_R = first_key_R[self.set_row_R]
+        homes = np.repeat(np.arange(num_items), np.diff(self.home_indptr_N1)) + carried_R
+        others = np.repeat(carried_R, np.diff(self.others_indptr_R1)) + self.others_S
+        found = np.sort(np.concatenate([homes, others]))
+        if (np.diff(wanted) == 0).any():
+            raise GraceError("stored sums: a set holds an item twice")
+        if not np.array_equal(wanted, found):
+            raise GraceError("stored sums: the code carries sets that are not stored")
 
     def first(self, budget: int) -> tuple["SetCode", int]:
         """Return the code of the first ``budget`` rows, and how many they are."""

@@ -59,20 +59,6 @@ class StoredSums:
         return int(self.set_indptr_R1.size - 1)
 
     @property
-    def clusters(self) -> ClusterCode:
-        """The code of sums that are all subsets of disjoint clusters: what tables are served with.
-
-        Raises:
-            NotSupported: these sums have another code.
-        """
-        if not isinstance(self.code, ClusterCode):
-            raise NotSupported(
-                f"stored sums have a {type(self.code).__name__}: only ClusterCode is served from "
-                "a table yet; fit them with method 'grace' or 'grace_floor'"
-            )
-        return self.code
-
-    @property
     def metadata_bytes(self) -> int:
         """Bytes of the arrays that turn ids into stored rows."""
         return self.code.num_bytes if self.num_sums else 0

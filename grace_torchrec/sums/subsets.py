@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.packed_codes import ITEMS_A_WORD
 from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
-from grace_torchrec.sums.clusters import check_clusters
+from grace_torchrec.sums.clusters import check_clusters, list_members, narrow
 
 WORD_BITS = 64
+MARK_BYTES = 8  # a word for ITEMS_A_WORD entries in grace_kernels.subset_tables
 Int64s = npt.NDArray[np.int64]
 
 
@@ -42,9 +44,9 @@ class SubsetCode:
 
     @property
     def num_bytes(self) -> int:
-        """Metadata bytes that serving keeps for this code."""
-        arrays = (self.item_code_N, self.next_E, self.stored_W, self.ranks_W)
-        return int(sum(array.nbytes for array in arrays))
+        """Metadata bytes that serving keeps for this code: marks and ranks share words there."""
+        marks = -(-self.next_E.size // ITEMS_A_WORD) * MARK_BYTES
+        return int(self.item_code_N.nbytes + self.next_E.nbytes + marks)
 
     def check(self, num_items: int, num_stored: int) -> None:
         """Refuse a code that reads outside its table or outside ``num_stored`` stored rows.
@@ -69,6 +71,11 @@ class SubsetCode:
                 f"stored sums: the code marks {int(ones.sum())} rows, there are {num_stored}"
             )
         _check_parts(self.next_E, marks, starts, sizes)
+
+    def listed(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return what :func:`subset_code` makes this code of: offsets, members, entries rising."""
+        marks = np.unpackbits(self.stored_W.view(np.uint8), bitorder="little")
+        return *list_members(self.item_code_N), np.flatnonzero(marks)
 
 
 def subset_code(
@@ -114,7 +121,7 @@ def subset_code(
     stored_W = np.packbits(marks, bitorder="little").view(np.uint64)
     ones = marks.reshape(words, WORD_BITS).sum(axis=1, dtype=np.int64)
     made = SubsetCode(
-        code.astype(np.int32) if starts_C1[-1] < 2**28 else code,
+        narrow(code, int(starts_C1[-1])),
         _first_parts(starts_C1, marks),
         stored_W,
         (np.cumsum(ones) - ones).astype(np.int32),

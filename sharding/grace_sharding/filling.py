@@ -2,7 +2,8 @@
 
 Flow: TableReads -> units, best first -> *who is in HBM* -> placement.  Derived: the measure of
 value is host reads avoided per HBM byte, which for rows of one table is just how often they are
-read; sums are valued in blocks because they are taken in order (``TableReads.sum_blocks``).
+expected to be read; sums are valued in blocks because they are taken in order
+(``TableReads.sum_blocks``), and rows that were never read are one block: nothing tells them apart.
 Shapes: N items, R sums, U units, U1 = U + 1.
 """
 
@@ -15,17 +16,25 @@ import numpy.typing as npt
 from grace_sharding.table_reads import DoesNotFit, Ints, TableReads
 
 Floats = npt.NDArray[np.float64]
+SUMS, UNREAD = -1, -2  # units that are no single item
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """What may fill HBM, best first: single items, and blocks of sums in order of a table."""
+    """What may fill HBM, best first: single items, blocks of sums in order, rows never read."""
 
     reads_per_row_U: Floats
     table_U: Ints
-    item_U: Ints  # -1: the next ``rows_U`` sums of the table
+    item_U: Ints  # SUMS: the next ``rows_U`` sums of the table; UNREAD: so many rows never read
     rows_U: Ints
     bytes_U1: Ints  # bytes of all units before
+    counted_U: Floats  # bytes read of each unit
+
+    def bytes_for(self, slow_share: float) -> int:
+        """Bytes of the first units that leave no more than a share of what is read to the rest."""
+        left_U1 = self.counted_U.sum() - np.concatenate([np.zeros(1), np.cumsum(self.counted_U)])
+        wanted = slow_share * self.counted_U.sum() * (1 + 1e-9)
+        return int(self.bytes_U1[np.argmax(left_U1 <= wanted)])
 
 
 def reserve_metadata(
@@ -44,32 +53,48 @@ def reserve_metadata(
     code, mapped = set(), set()
     for t in sorted(range(len(tables)), key=lambda t: -tables[t].total_reads):
         table = tables[t]
-        if 0 < table.metadata_bytes <= left:
+        if 0 < table.metadata_bytes <= left and not table.code_in_host:
             code.add(t)
             left -= table.metadata_bytes
-        if not table.stock and t not in in_hbm and table.hot_map_bytes <= left:
+        may_split = not table.stock and t not in in_hbm and table.layout in ("auto", "split")
+        if may_split and table.hot_map_bytes <= left:
             mapped.add(t)
             left -= table.hot_map_bytes
     return code, mapped, left
 
 
 def list_units(tables: Sequence[TableReads], mapped: set[int]) -> Units:
-    """List every read item of a table that may have hot rows, and every read block of sums."""
-    density, table_of, item_of, rows = [], [], [], []
+    """List every item of a table that may have hot rows, and every block of sums."""
+    density, table_of, item_of, rows, counted = [], [], [], [], []
     for t, table in enumerate(tables):
-        items = table.read_items if t in mapped else table.read_items[:0]
+        size = table.read_items.size if t in mapped else 0
+        unread = table.plain_reads_N.size - size if t in mapped and table.unread_worth > 0 else 0
         block_rows, block_density = table.sum_blocks
-        density += [block_density, table.plain_reads_N[items].astype(np.float64)]
-        item_of += [np.full(block_rows.size, -1, np.int64), items]
-        rows += [block_rows, np.ones(items.size, np.int64)]
-        table_of.append(np.full(block_rows.size + items.size, t, np.int64))
+        rest = np.zeros(int(unread > 0), np.int64)  # one unit, or none
+        density += [block_density, table.item_worth[:size], rest + table.unread_worth]
+        item_of += [np.full(block_rows.size, SUMS), table.read_items[:size], rest + UNREAD]
+        rows += [block_rows, np.ones(size, np.int64), rest + unread]
+        table_of.append(np.full(block_rows.size + size + rest.size, t, np.int64))
+        read = [blocks_read(table), table.plain_reads_N[table.read_items[:size]], rest]
+        counted.append(np.concatenate(read).astype(np.float64) * table.row_bytes)
     density_U, rows_U = np.concatenate(density), np.concatenate(rows)
     table_U, item_U = np.concatenate(table_of), np.concatenate(item_of)
     order = np.argsort(-density_U, kind="stable")  # stable: blocks of a table stay in order
     row_bytes = np.array([table.row_bytes for table in tables], np.int64)
     bytes_U1 = np.zeros(order.size + 1, np.int64)
     np.cumsum((rows_U * row_bytes[table_U])[order], out=bytes_U1[1:])
-    return Units(density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1)
+    counted_U = np.concatenate(counted)[order]
+    return Units(
+        density_U[order], table_U[order], item_U[order], rows_U[order], bytes_U1, counted_U
+    )
+
+
+def blocks_read(table: TableReads) -> Ints:
+    """Reads of each block of sums."""
+    rows_K, _ = table.sum_blocks
+    total_R1 = np.concatenate([[0], np.cumsum(table.sum_reads_R)])
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows_K)])
+    return np.asarray(np.diff(total_R1[ends]), np.int64)
 
 
 def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:
@@ -98,7 +123,11 @@ def stock_in_hbm(
 ) -> set[int]:
     """Return stock tables worth taking whole, after all units that are read more per row."""
     taken: set[int] = set()
-    waiting = [t for t, table in enumerate(tables) if table.stock and t not in in_hbm]
+    waiting = [
+        t
+        for t, table in enumerate(tables)
+        if table.stock and table.layout == "auto" and t not in in_hbm
+    ]
     for t in sorted(waiting, key=lambda t: -tables[t].total_reads / tables[t].plain_reads_N.size):
         mean_reads = tables[t].total_reads / tables[t].plain_reads_N.size
         better = int(np.searchsorted(-units.reads_per_row_U, -mean_reads, side="left"))
@@ -111,25 +140,32 @@ def stock_in_hbm(
 def fill(
     tables: Sequence[TableReads], units: Units, left: int
 ) -> tuple[list[Ints], list[int], int]:
-    """Take units in order until HBM is full; the last block of sums may be taken in part.
+    """Take units in order until HBM is full; the last block may be taken in part.
 
     Returns:
         (hot items of each table, sums in HBM of each table, bytes left).
     """
     taken = int(np.searchsorted(units.bytes_U1, left, side="right")) - 1
-    table_U, item_U, rows_U = units.table_U[:taken], units.item_U[:taken], units.rows_U[:taken]
-    is_sum = item_U < 0
-    num_sums = np.bincount(table_U[is_sum], rows_U[is_sum], len(tables)).astype(np.int64)
+    item_U, rows_U = units.item_U[: taken + 1], units.rows_U[: taken + 1].copy()
+    table_U = units.table_U[: taken + 1]
     left -= int(units.bytes_U1[taken])
-    if taken < units.item_U.size and units.item_U[taken] < 0:
-        t = int(units.table_U[taken])
-        part = left // tables[t].row_bytes
-        num_sums[t] += part
-        left -= part * tables[t].row_bytes
-    items = item_U[~is_sum]
-    order = np.lexsort((items, table_U[~is_sum]))
-    ends = np.cumsum(np.bincount(table_U[~is_sum], minlength=len(tables)))
-    return np.split(items[order], ends[:-1]), num_sums.tolist(), left
+    if taken < units.item_U.size:  # the unit that does not fit as a whole
+        row_bytes = tables[int(table_U[-1])].row_bytes
+        rows_U[-1] = left // row_bytes if item_U[-1] < 0 else 0
+        left -= int(rows_U[-1]) * row_bytes
+    kinds = [
+        np.bincount(table_U[item_U == kind], rows_U[item_U == kind], len(tables)).astype(np.int64)
+        for kind in (SUMS, UNREAD)
+    ]
+    single = (item_U >= 0) & (rows_U > 0)
+    items = item_U[single]
+    order = np.lexsort((items, table_U[single]))
+    ends = np.cumsum(np.bincount(table_U[single], minlength=len(tables)))
+    hot = np.split(items[order], ends[:-1])
+    for t in np.flatnonzero(kinds[1]).tolist():
+        unread = np.flatnonzero(tables[t].plain_reads_N == 0)[: kinds[1][t]]
+        hot[t] = np.sort(np.concatenate([hot[t], unread]))
+    return hot, kinds[0].tolist(), left
 
 
 def promote(
@@ -148,7 +184,8 @@ def promote(
         rows += tables[t].sum_reads_R.size - num_sums[t]
         return rows * tables[t].row_bytes - (tables[t].hot_map_bytes if t in mapped else 0)
 
-    for t in sorted((t for t, table in enumerate(tables) if not table.stock), key=missing):
+    open_tables = (t for t, one in enumerate(tables) if not one.stock and one.layout == "auto")
+    for t in sorted(open_tables, key=missing):
         need = missing(t)
         if need > left:
             break

@@ -147,12 +147,21 @@ def place(
     return place_tables([table], memory)[0]
 
 
-def place_tables(tables: Sequence[TableReads], memory: MemoryModel) -> tuple[Placement, ...]:
+def place_tables(
+    tables: Sequence[TableReads],
+    memory: MemoryModel,
+    fill_bytes: int | None = None,
+    slow_share: float = 1.0,
+) -> tuple[Placement, ...]:
     """Place many tables that share one HBM and one host memory; most-read rows fill HBM first.
 
     Args:
         tables: What each table holds and how often it is read.
         memory: The machine; with one tier everything is host.
+        fill_bytes: Bytes of HBM at which filling stops (default: all of them); what has to be
+            there, whole tables and metadata, may pass it.
+        slow_share: Filling goes on past ``fill_bytes`` until no more than this share of the reads
+            is left to host memory, of the rows that may be in either.
 
     Raises:
         DoesNotFit: originals or sums of a table fit in no memory.
@@ -161,12 +170,21 @@ def place_tables(tables: Sequence[TableReads], memory: MemoryModel) -> tuple[Pla
     everything = sum(t.original_bytes + t.sum_bytes + t.metadata_bytes for t in tables)
     if not tables:
         return ()
-    if memory.hbm and everything <= hbm_bytes:
-        return tuple(_placement(t, True, True, _NO_ITEMS, t.sum_reads_R.size) for t in tables)
+    free = fill_bytes is None and all(table.layout == "auto" for table in tables)
+    if memory.hbm and everything <= hbm_bytes and free:
+        return tuple(
+            _placement(t, True, not t.code_in_host, _NO_ITEMS, t.sum_reads_R.size) for t in tables
+        )
     in_hbm = forced_to_hbm(tables, hbm_bytes, memory.host.num_bytes)
     left = hbm_bytes - sum(tables[t].original_bytes for t in in_hbm)
+    for t, table in enumerate(tables):
+        if table.layout == "whole" and t not in in_hbm and table.original_bytes <= left:
+            in_hbm.add(t)
+            left -= table.original_bytes
     code_in_hbm, mapped, left = reserve_metadata(tables, in_hbm, left)
     units = list_units(tables, mapped)
+    if fill_bytes is not None:
+        left = min(left, max(left - (hbm_bytes - fill_bytes), units.bytes_for(slow_share)))
     stock = stock_in_hbm(tables, units, in_hbm, left)
     in_hbm |= stock
     left -= sum(tables[t].original_bytes for t in stock)

@@ -11,8 +11,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding.outlook import Outlook
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Layout = Literal["auto", "whole", "split", "apart"]
 SUM_BLOCKS = 256  # sums are valued in at most so many blocks a table
 HOT_MAP_BYTES = 4  # the map item -> hot row is int32
 
@@ -50,6 +53,12 @@ class TableReads:
         row_bytes: Bytes of one row of any kind.
         metadata_bytes: Bytes that turn ids into stored rows.
         stock: A stock table: it is never split and has no hot rows.
+        layout: Where the originals go: ``whole`` (HBM), ``split`` (host, with hot rows in HBM),
+            ``apart`` (host, without), or ``auto``: what HBM has room for.
+        code_in_host: Metadata stays in host memory: it is not read while serving.
+        plain_outlook: What reads of original rows say about bags to come; None: just that.
+        sum_outlook: The same of sums.
+        outlook_scale: Bags that the outlooks were learned on over the bags of these reads.
 
     Raises:
         ValueError: reads are negative or not vectors, or bytes are out of range.
@@ -61,6 +70,11 @@ class TableReads:
     row_bytes: int = 256
     metadata_bytes: int = 0
     stock: bool = False
+    layout: Layout = "auto"
+    code_in_host: bool = False
+    plain_outlook: Outlook | None = field(default=None, repr=False)
+    sum_outlook: Outlook | None = field(default=None, repr=False)
+    outlook_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Check shapes and signs once."""
@@ -90,9 +104,29 @@ class TableReads:
         return np.flatnonzero(self.plain_reads_N).astype(np.int64)
 
     @cached_property
+    def item_worth(self) -> Floats:
+        """Expected reads of each of :attr:`read_items`."""
+        reads = self.plain_reads_N[self.read_items]
+        if self.plain_outlook is None:
+            return reads.astype(np.float64)
+        return self.plain_outlook.expected(reads, self.outlook_scale)
+
+    @property
+    def unread_worth(self) -> float:
+        """Expected reads of a row that was never read."""
+        return 0.0 if self.plain_outlook is None else self.plain_outlook.unread
+
+    @cached_property
+    def sum_worth_R(self) -> Floats:
+        """Expected reads of each sum."""
+        if self.sum_outlook is None:
+            return self.sum_reads_R.astype(np.float64)
+        return self.sum_outlook.expected(self.sum_reads_R, self.outlook_scale)
+
+    @cached_property
     def sum_blocks(self) -> tuple[Ints, Floats]:
         """Blocks of sums, see :func:`blocks_of_sums`."""
-        return blocks_of_sums(self.sum_reads_R)
+        return blocks_of_sums(self.sum_worth_R)
 
     @property
     def hot_map_bytes(self) -> int:
@@ -105,28 +139,31 @@ class TableReads:
         return self.sum_reads_R.size * self.row_bytes
 
 
-def blocks_of_sums(sum_reads_R: Ints) -> tuple[Ints, Floats]:
-    """Cut the sums into blocks of falling reads per row (upper hull of the running total).
+def blocks_of_sums(worth_R: Ints | Floats) -> tuple[Ints, Floats]:
+    """Cut the sums into blocks of falling worth per row (upper hull of the running total).
 
     A prefix has to be taken in order, so sums that are read little stand in the way of those
     behind them; a block is what is worth taking together.
 
+    Args:
+        worth_R: Reads of each sum, counted or expected.
+
     Returns:
-        (rows ``[K]``, reads per row ``[K]``); blocks that are never read are left out.
+        (rows ``[K]``, worth per row ``[K]``); blocks that are never read are left out.
     """
-    step = max(1, -(-sum_reads_R.size // SUM_BLOCKS))
-    starts = np.arange(0, sum_reads_R.size, step)
-    blocks: list[tuple[int, int]] = []
-    for start, reads in zip(
+    step = max(1, -(-worth_R.size // SUM_BLOCKS))
+    starts = np.arange(0, worth_R.size, step)
+    blocks: list[tuple[int, float]] = []
+    for start, worth in zip(
         starts.tolist(),
-        np.add.reduceat(sum_reads_R, starts).tolist() if starts.size else [],
+        np.add.reduceat(worth_R, starts).tolist() if starts.size else [],
         strict=True,
     ):
-        rows = min(step, sum_reads_R.size - start)
-        while blocks and blocks[-1][1] * rows <= reads * blocks[-1][0]:
-            rows, reads = rows + blocks[-1][0], reads + blocks[-1][1]
+        rows = min(step, worth_R.size - start)
+        while blocks and blocks[-1][1] * rows <= worth * blocks[-1][0]:
+            rows, worth = rows + blocks[-1][0], worth + blocks[-1][1]
             blocks.pop()
-        blocks.append((rows, reads))
+        blocks.append((rows, worth))
     kept = [block for block in blocks if block[1] > 0]
     rows_K = np.array([rows for rows, _ in kept], np.int64)
-    return rows_K, np.array([reads for _, reads in kept], np.float64) / np.maximum(rows_K, 1)
+    return rows_K, np.array([worth for _, worth in kept], np.float64) / np.maximum(rows_K, 1)

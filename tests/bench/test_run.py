@@ -26,6 +26,34 @@ def test_table_shows_every_field(capsys):
     assert all(text in shown for text in ("traffic", "0.1235", "1,234,567", "picked"))
 
 
+def test_nested_values_are_tables_and_no_raw_dict_is_shown(capsys):
+    result = {
+        "cut": 0.5, "spread": [0.1, 0.2], "empty": {},
+        "ratios": {"ahead": {"tbe": 1.5, "stock": 2.0}, "fused": {"tbe": 1.1}},
+        "machine": {"cpu": "x", "cores": 2},
+        "rows": [{"id": "a", "ours": 1}, {"id": "b", "ours": 20_000}],
+        "deep": {"one": {"two": {"three": 3}}, "four": 4},
+    }  # fmt: skip
+    emit(result, False, "title")
+    shown = capsys.readouterr().out
+    assert "{" not in shown
+    assert "[" not in shown
+    words = shown.split()
+    for text in (
+        "ahead",
+        "1.5000",
+        "2.0000",
+        "20,000",
+        "cpu",
+        "three",
+        "3",
+        "four",
+        "deep",
+        "rows",
+    ):
+        assert text in words or f"{text}:" in words
+
+
 def test_unknown_cases_are_a_wrong_call():
     assert CliRunner().invoke(cli, ["no_such_case"]).exit_code == 2
 

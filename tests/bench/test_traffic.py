@@ -73,8 +73,8 @@ def test_grace_cuts_a_third_of_the_dense_trace(trace_path):
 def test_every_dump_is_exact(trace_path, name, method, tmp_path, exact_cut):
     split = split_bags(read_npz(trace_path(name)), 0)
     num_items = split.test.num_items
-    result = traffic(split, method, 0.5, 0, 256, tmp_path)
-    assert result["cut"] == exact_cut(tmp_path, bags_of(split.test), num_items, num_items // 2)
+    result = traffic(split, method, 1.0, 0, 256, tmp_path)
+    assert result["cut"] == exact_cut(tmp_path, bags_of(split.test), num_items, num_items)
 
 
 @pytest.mark.parametrize("method", METHODS)

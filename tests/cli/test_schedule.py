@@ -113,6 +113,7 @@ def test_wrong_models_are_refused(module, name, what):
         (simulate_command, ("bst", "--clients", "x")),
         (simulate_command, ("bst", "--clients", "0")),
         (simulate_command, ("bst", "--calibration", "none")),
+        (simulate_command, ("bst", "--rate", "400")),
     ],
 )
 def test_wrong_calls_are_refused(command, args):

@@ -22,6 +22,7 @@ PUBLIC = [
     "Swapped",
     "Trace",
     "accelerate_",
+    "calibrate",
     "plan",
     "profile",
     "rebuild_sums_",

@@ -78,6 +78,17 @@ def test_the_held_out_cut_of_long_traces_is_at_least_the_bar(trace_path, name):
     check_bars(trace_path, name, LONG_BARS[name])
 
 
+@pytest.mark.soak
+def test_other_splits_cut_as_much_on_average(trace_path):
+    traces = [read_npz(trace_path(name)) for name in (*BARS, *LONG_BARS)]
+    means = []
+    for seed in range(4):
+        splits = [split_bags(trace, seed) for trace in traces]
+        cuts = [count_reads(s.test, auto(s, s.train.num_items).sums).cut for s in splits]
+        means.append(np.mean(cuts))
+    assert max(abs(mean - means[0]) for mean in means[1:]) <= 0.01, means
+
+
 @pytest.mark.parametrize("allow", ["in_line", "ahead"])
 def test_the_candidate_of_the_greatest_validation_cut_is_fitted_on_all_train_bags(allow):
     split = split_bags(generate(500, 400, 1), 0)

@@ -1,6 +1,8 @@
 """Layers: what repeats and weights leave of a bag for sums to merge."""
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grace_torchrec.grouping.layers import layered_bags
 from grace_torchrec.traces.trace import Trace
@@ -27,6 +29,16 @@ def test_items_of_different_weight_are_in_different_layers():
     weights = np.array([1.0, 0.5, 1.0, 0.5, 1.0], np.float32)
     trace = Trace(np.array([0, 4, 5]), np.array([0, 1, 2, 3, 0]), weights_L=weights)
     assert sorted(bags(layered_bags(trace))) == [[0], [0, 2], [1, 3]]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=9), max_size=5))
+def test_every_layer_is_what_is_left_after_the_layers_before(held):
+    layers = bags(layered_bags(Trace.from_bags(held, 5)))[: None if held else 0]
+    expected = [sorted(set(bag)) for bag in held]
+    for layer in range(2, 10):
+        counted = [[i for i in range(5) if bag.count(i) >= layer] for bag in held]
+        expected += [items for items in counted if items]
+    assert layers == expected
 
 
 def test_an_empty_trace_has_no_layer():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace_torchrec.grouping import _beside_core as beside
 from grace_torchrec.grouping import _heap_core as heaps
 from grace_torchrec.grouping import _token_core as tokens
 
@@ -80,3 +81,40 @@ def test_a_pair_is_the_same_in_both_orders():
     assert heaps.pack(3, 2**31 - 1) == heaps.pack(2**31 - 1, 3)
     packed = heaps.pack(3, 7)
     assert (packed >> heaps.HALF, packed & heaps.LOWER_HALF) == (7, 3)
+
+
+@pytest.mark.parametrize("num_tokens", [9, 900])  # many tokens: touched ones are listed, not swept
+@pytest.mark.parametrize("both", [True, False])
+def test_a_new_token_takes_the_place_of_two_and_sees_what_stands_beside_it(num_tokens, both):
+    rng = np.random.default_rng(num_tokens)
+    held = [set(rng.permutation(9)[: rng.integers(3, 8)].tolist()) for _ in range(40)]
+    one, other, new = 2, 5, num_tokens
+    chosen = [bag for bag in range(40) if ((one in held[bag]) + (other in held[bag])) >= 1 + both]
+    offsets = np.cumsum([0, *map(len, held)])
+    stored = np.array([token for bag in held for token in rng.permutation(list(bag))], np.int32)
+    ends = offsets[1:].copy()
+    counts, touched = np.zeros(new + 1, np.int32), np.empty(new + 2, np.int32)
+    found = beside.replace(
+        offsets, stored, ends, np.array(chosen, np.int32), one, other, new, counts, touched
+    )
+    assert (sum(map(len, held)) > new) == (num_tokens == 9)
+    for bag in range(40):
+        wanted = held[bag] - {one, other} | {new} if bag in chosen else held[bag]
+        assert sorted(stored[offsets[bag] : ends[bag]].tolist()) == sorted(wanted)
+    expected = [sum(t in held[b] for b in chosen) for t in range(9)]
+    expected[one] = expected[other] = 0
+    assert counts[:9].tolist() == expected
+    assert {t for t in touched[:found].tolist() if counts[t]} == set(np.flatnonzero(counts))
+
+    bits = np.zeros((9, 1), np.uint64)
+    for token in range(9):
+        tokens.set_bits(listed(b for b in range(40) if token in held[b]), bits[token])
+    union = np.zeros(1, np.uint64)
+    tokens.set_bits(listed(chosen), union)
+    lengths, sizes = np.full(9, 40), np.ones(9, np.int32)
+    sizes[[one, other]] = 0
+    sizes[4] = 3
+    counted, seen = np.zeros(9, np.int32), np.empty(10, np.int32)
+    num = beside.count_beside(union, bits, lengths, sizes, 2, 3, counted, seen)
+    kept = {t: c for t, c in enumerate(expected) if c >= 3 and t != 4}
+    assert {int(t): int(counted[t]) for t in seen[:num]} == kept

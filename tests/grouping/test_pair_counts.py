@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.grouping import threads
 from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.traces.trace import Trace
 
@@ -98,6 +99,16 @@ def test_weight_of_a_pair_that_never_met_is_0():
 @pytest.mark.parametrize("bags", [[], [[]], [[0]], [[2, 2, 2]]])
 def test_bags_without_pairs_have_no_edges(bags):
     assert count_pairs(Trace.from_bags(bags)).num_edges == 0
+
+
+@pytest.mark.parametrize("num_threads", [2, 3, 7])
+def test_threads_change_nothing(monkeypatch, num_threads):
+    monkeypatch.setattr(threads, "LEAST_IDS_TO_SHARE", 0)
+    for trace in (random_trace(8), Trace.from_bags([[0, 1]]), Trace.from_bags([])):
+        one, other = count_pairs(trace, num_threads=1), count_pairs(trace, num_threads=num_threads)
+        np.testing.assert_array_equal(one.indptr_N1, other.indptr_N1)
+        np.testing.assert_array_equal(one.partners_E, other.partners_E)
+        np.testing.assert_array_equal(one.counts_E, other.counts_E)
 
 
 def test_more_memory_than_allowed_is_refused_with_what_to_do():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grace_torchrec.grouping import partners as module
+from grace_torchrec.grouping import threads
 from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.grouping.partners import best_partners, ranked_bags
 from grace_torchrec.traces.trace import Trace
@@ -59,7 +59,7 @@ def test_the_highest_counts_are_kept_and_of_equal_ones_the_more_frequent_item(ro
 
 
 def test_neither_threads_nor_the_order_of_bags_change_what_is_kept(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_IDS_TO_SHARE", 0)
+    monkeypatch.setattr(threads, "LEAST_IDS_TO_SHARE", 0)
     trace = random_trace(3)
     other = trace.take(np.random.default_rng(0).permutation(trace.num_bags))
     one = rows(best_partners(ranked_bags(trace), 5, num_threads=1))
@@ -78,3 +78,11 @@ def test_the_pair_scale_gives_the_pairs_of_a_bag_that_draws_by_frequency():
 @pytest.mark.parametrize("bags", [[], [[]], [[0]], [[2, 2]]])
 def test_bags_without_pairs_have_no_partners(bags):
     assert (best_partners(ranked_bags(Trace.from_bags(bags))).partners_NK < 0).all()
+
+
+def test_progress_ends_with_all_items_and_changes_no_figure():
+    bags, seen = ranked_bags(random_trace(4)), []
+    told = best_partners(bags, 5, progress=lambda done, items: seen.append((done, items)))
+    assert rows(told) == rows(best_partners(bags, 5))
+    assert seen == sorted(seen)
+    assert seen[-1] == (60, 60)

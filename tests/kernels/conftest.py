@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from grace_kernels.cpu import TableRows
-from grace_kernels.reference import build_rows_reference
+from grace_kernels.reference import build_rows_reference, pooled_lookup_reference
+from grace_kernels.reference_subsets import pooled_subsets_reference
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 
 
@@ -23,6 +25,32 @@ def clusters_of() -> Callable[..., StoredSums]:
             ends.append(ends[-1] + min(left, int(random.integers(2, 9))))
         members = random.permutation(num_items)[: ends[-1]]
         return StoredSums.from_clusters(num_items, np.array(ends), members)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def subsets_of() -> Callable[..., StoredSums]:
+    """Return a function that groups items as ``clusters_of`` does and stores some subsets of each."""
+
+    def make(
+        random: np.random.Generator, num_items: int, share: float = 0.8, stored: float = 0.3
+    ) -> StoredSums:
+        ends = [0]
+        while (left := int(num_items * share) - ends[-1]) >= 2:
+            ends.append(ends[-1] + min(left, int(random.integers(2, 9))))
+        members = random.permutation(num_items)[: ends[-1]]
+        sizes = np.diff(ends)
+        starts = np.cumsum(1 << sizes) - (1 << sizes)
+        entries = [
+            start + mask
+            for start, size in zip(starts, sizes, strict=True)
+            for mask in range(1 << size)
+            if mask.bit_count() > 1 and random.random() < stored
+        ]
+        return StoredSums.from_subsets(
+            num_items, np.array(ends), members, np.array(entries, np.int64)
+        )
 
     return make
 
@@ -48,6 +76,26 @@ class LookupCase:
     stored_RD: torch.Tensor
     item_code_N: torch.Tensor
     table: TableRows
+    sums: StoredSums
+
+    def pooled(self, ids, offsets, weights=None, *, mean, policy):
+        """Return what bags (numpy arrays or tensors) mean, and the number of rows they read."""
+        bags = [None if part is None else torch.as_tensor(part) for part in (ids, offsets, weights)]
+        bags[0] = bags[0].long()
+        rows = self.rows_ND, self.stored_RD
+        if self.table.subsets is None:
+            code = self.item_code_N if self.sums.num_sums else None
+            return pooled_lookup_reference(*bags, *rows, code, mean=mean, policy=policy)
+        return pooled_subsets_reference(
+            *bags, *rows, tensors_of(self.sums), mean=mean, policy=policy
+        )
+
+
+def tensors_of(sums: StoredSums) -> tuple[torch.Tensor, ...]:
+    """Return the arrays of a subset code as its reference takes them."""
+    code = sums.code
+    arrays = (code.item_code_N, code.next_E, code.stored_W.view(np.int64), code.ranks_W)
+    return tuple(torch.from_numpy(array) for array in arrays)
 
 
 @pytest.fixture(scope="session")
@@ -83,10 +131,10 @@ def float_rows_of() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.fixture(scope="session")
-def table_of(clusters_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCase]:
+def table_of(clusters_of, subsets_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCase]:
     """Return a function that makes a table; ``whole`` rows make sums exact in every order.
 
-    ``torch.uint8`` makes int8 rows; ``rows_ND`` and ``stored_RD`` are then the numbers they are.
+    ``subsets`` gives it a subset code. ``torch.uint8`` makes int8 rows; ``rows_ND`` and ``stored_RD`` are then the numbers they are.
     """
 
     def make(
@@ -97,6 +145,7 @@ def table_of(clusters_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCa
         dtype: torch.dtype = torch.float32,
         whole: bool = True,
         sums: bool = True,
+        subsets: bool = False,
         hbm_share: float = 0.0,
         num_hot: int = 0,
     ) -> LookupCase:
@@ -109,7 +158,9 @@ def table_of(clusters_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCa
         rows = torch.from_numpy(values).to(torch.float32 if int8 else dtype)
         if int8:
             rows = float_rows_of(int8_rows_of(rows)).float()
-        groups = clusters_of(random, num_items) if sums else StoredSums.none(num_items)
+        group = subsets_of if subsets else clusters_of
+        groups = group(random, num_items) if sums else StoredSums.none(num_items)
+        subsets = subsets and groups.num_sums > 0
         stored = (
             build_rows_reference(
                 rows, torch.from_numpy(groups.set_indptr_R1), torch.from_numpy(groups.set_items_S)
@@ -135,7 +186,20 @@ def table_of(clusters_of, int8_rows_of, float_rows_of) -> Callable[..., LookupCa
             codes=code,
             hot_row_N=hot_row,
             num_hbm_sums=num_hbm_sums,
+            subsets=pack_subsets(groups.code.next_E, groups.code.stored_W) if subsets else None,
         )
-        return LookupCase(rows, stored, torch.from_numpy(groups.code.item_code_N), table)
+        return LookupCase(rows, stored, torch.from_numpy(groups.code.item_code_N), table, groups)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def subset_tensors() -> Callable[[list[TableRows]], list[list[torch.Tensor]]]:
+    """Return a function from tables to the last two arguments of the ops, empty for clusters."""
+
+    def make(tables: list[TableRows]) -> list[list[torch.Tensor]]:
+        none = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+        pairs = [(t.subsets.next_E, t.subsets.marks_W) if t.subsets else none for t in tables]
+        return [[torch.from_numpy(part) for part in parts] for parts in zip(*pairs, strict=True)]
 
     return make

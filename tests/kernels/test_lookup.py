@@ -11,19 +11,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_kernels import cpu
+from grace_kernels import threads
 from grace_kernels.cpu import BadId, TableRows, pooled_lookup
-from grace_kernels.reference import DROP, RAISE, ZERO_ROW, pooled_lookup_reference
+from grace_kernels.reference import DROP, RAISE, ZERO_ROW
+from grace_kernels.subset_tables import pack_subsets
+from grace_torchrec.sums.stored_sums import StoredSums
 
 DIMS = [1, 3, 4, 10, 16, 64, 100, 128, 256, 300]
 EMPTY = np.zeros(0, np.int32)
+SUBSETS = pytest.mark.parametrize("subsets", [False, True], ids=["clusters", "subsets"])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_batches_are_shared_too():
     """By itself the lookup divides only large batches over its threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+        patch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
         yield
 
 
@@ -42,16 +45,7 @@ def look_up(case, ids, offsets, weights=None, *, mean=False, policy=RAISE, num_t
 
 
 def wanted(case, ids, offsets, weights=None, *, mean=False, policy=RAISE):
-    pooled, rows_read = pooled_lookup_reference(
-        torch.from_numpy(ids),
-        torch.from_numpy(offsets),
-        None if weights is None else torch.from_numpy(weights),
-        case.rows_ND,
-        case.stored_RD,
-        case.item_code_N,
-        mean=mean,
-        policy=policy,
-    )
+    pooled, rows_read = case.pooled(ids, offsets, weights, mean=mean, policy=policy)
     return pooled.numpy(), rows_read
 
 
@@ -76,7 +70,7 @@ def test_every_dimension_and_type(table_of, offsets_of, dim, dtype):
     lengths=st.lists(st.integers(0, 25), max_size=12),
     hbm_share=st.sampled_from([0.0, 0.4, 1.0]),
     num_hot=st.sampled_from([0, 1, 9]),
-    sums=st.booleans(),
+    sums=st.sampled_from(["none", "clusters", "subsets"]),
     weighted=st.booleans(),
     mean=st.booleans(),
     policy=st.sampled_from([DROP, ZERO_ROW]),
@@ -91,7 +85,8 @@ def test_every_layout_of_rows_and_bags(
 ):  # fmt: skip
     random = np.random.default_rng(seed)
     dtype = torch.float16 if half else torch.float32
-    case = table_of(random, dim=5, dtype=dtype, sums=sums, hbm_share=hbm_share, num_hot=num_hot)
+    case = table_of(random, dim=5, dtype=dtype, sums=sums != "none", subsets=sums == "subsets", hbm_share=hbm_share,
+                    num_hot=num_hot)  # fmt: skip
     offsets = offsets_of(lengths)
     ids = random.integers(-3, 43, offsets[-1]).astype(id_type)  # some outside, some padding
     weights = random.choice(np.array([1, 2, 0.5], np.float32), ids.size) if weighted else None
@@ -104,11 +99,13 @@ def test_every_layout_of_rows_and_bags(
     assert (asked, read) == (inside.sum(), rows_read)
 
 
+@SUBSETS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_real_numbers_differ_by_rounding_only(table_of, offsets_of, dtype, weighted):
+def test_real_numbers_differ_by_rounding_only(table_of, offsets_of, dtype, weighted, subsets):
     random = np.random.default_rng(3)
-    case = table_of(random, num_items=300, dim=64, dtype=dtype, whole=False, hbm_share=0.3)
+    case = table_of(random, num_items=300, dim=64, dtype=dtype, whole=False, hbm_share=0.3,
+                    subsets=subsets)  # fmt: skip
     offsets = offsets_of(random.integers(0, 60, 50))
     ids = random.integers(0, 300, offsets[-1])
     weights = random.choice(np.array([0.3, 1.7], np.float32), ids.size) if weighted else None
@@ -120,11 +117,12 @@ def test_real_numbers_differ_by_rounding_only(table_of, offsets_of, dtype, weigh
     assert (abs(out - pooled) <= 1e-6 * sizes).all()
 
 
+@SUBSETS
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_bags_longer_and_batches_larger_than_a_chunk(table_of, offsets_of, num_threads):
+def test_bags_longer_and_batches_larger_than_a_chunk(table_of, offsets_of, num_threads, subsets):
     """The lookup works through about 2,048 ids at a time."""
     random = np.random.default_rng(4)
-    case = table_of(random, num_items=500, dim=4)
+    case = table_of(random, num_items=500, dim=4, subsets=subsets)
     offsets = offsets_of([*[3] * 900, 5000, *[0] * 2500, 2047, 1, 2048, 0, 2049, *[1] * 3000])
     ids = random.integers(0, 500, offsets[-1])
     out, counts = look_up(case, ids, offsets, num_threads=num_threads)
@@ -133,11 +131,12 @@ def test_bags_longer_and_batches_larger_than_a_chunk(table_of, offsets_of, num_t
     assert counts == (ids.size, rows_read)
 
 
+@SUBSETS
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
-def test_threads_divide_the_bags_without_loss(table_of, offsets_of, num_threads):
+def test_threads_divide_the_bags_without_loss(table_of, offsets_of, num_threads, subsets):
     """Also where most bags are empty, or one bag holds nearly all ids."""
     random = np.random.default_rng(5)
-    case = table_of(random, num_hot=4)
+    case = table_of(random, num_hot=4, subsets=subsets)
     for lengths in ([0] * 40, [0, 0, 900, *[0] * 30, 1], [1] * 37, [7, *[0] * 20]):
         offsets = offsets_of(lengths)
         ids = random.integers(0, 40, offsets[-1])
@@ -226,9 +225,10 @@ def test_rows_past_2_to_the_31_bytes_and_elements(offsets_of, num_rows, dim, dty
     np.testing.assert_array_equal(out, np.repeat([[111], [1]], dim, 1))
 
 
-def test_codes_of_64_bits_are_read_as_well(table_of, offsets_of):
+@SUBSETS
+def test_codes_of_64_bits_are_read_as_well(table_of, offsets_of, subsets):
     random = np.random.default_rng(9)
-    case = table_of(random, hbm_share=0.5)
+    case = table_of(random, hbm_share=0.5, subsets=subsets)
     wide = replace(case.table, codes=case.table.codes.astype(np.int64))
     ids, offsets = random.integers(0, 40, 90), offsets_of([30, 0, 60])
     out, counts = look_up(replace(case, table=wide), ids, offsets)
@@ -237,11 +237,12 @@ def test_codes_of_64_bits_are_read_as_well(table_of, offsets_of):
     assert counts == (90, rows_read)
 
 
+@SUBSETS
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_concurrent_lookups_do_not_disturb_each_other(table_of, offsets_of, num_threads):
+def test_concurrent_lookups_do_not_disturb_each_other(table_of, offsets_of, num_threads, subsets):
     """The lookup releases the interpreter lock: a server calls it from many threads at once."""
     random = np.random.default_rng(10)
-    case = table_of(random, num_items=200, dim=16, hbm_share=0.5, num_hot=9)
+    case = table_of(random, num_items=200, dim=16, hbm_share=0.5, num_hot=9, subsets=subsets)
     offsets = offsets_of([20] * 100)
     batches = [random.integers(0, 200, 2000) for _ in range(40)]
 
@@ -254,8 +255,9 @@ def test_concurrent_lookups_do_not_disturb_each_other(table_of, offsets_of, num_
         np.testing.assert_array_equal(out, pool(ids))
 
 
-def test_ids_that_do_not_follow_each_other_in_memory(table_of, offsets_of):
-    case = table_of(np.random.default_rng(0))
+@SUBSETS
+def test_ids_that_do_not_follow_each_other_in_memory(table_of, offsets_of, subsets):
+    case = table_of(np.random.default_rng(0), subsets=subsets)
     ids, offsets = (np.arange(80) // 2)[::2], offsets_of([17, 23])
     out, counts = look_up(case, ids, offsets)
     want, want_counts = look_up(case, np.ascontiguousarray(ids), offsets)
@@ -268,6 +270,31 @@ def test_codes_of_another_table_are_refused(table_of, offsets_of):
     other = replace(case.table, codes=case.table.codes[:-1])
     with pytest.raises(ValueError, match="codes are for 39 items, the table has 40 rows"):
         look_up(replace(case, table=other), np.arange(3), offsets_of([3]))
+
+
+def test_subset_tables_of_another_table_are_refused(table_of, offsets_of):
+    random = np.random.default_rng(0)
+    case, other = table_of(random, subsets=True), table_of(random, num_items=12, subsets=True)
+    small = replace(case.table, subsets=other.table.subsets)
+    with pytest.raises(ValueError, match=r"codes name \d+ entries, the subset tables have \d+"):
+        look_up(replace(case, table=small), np.arange(3), offsets_of([3]))
+    short = replace(case.table, host_RD=case.table.host_RD[:-1])
+    with pytest.raises(ValueError, match=r"name \d+ stored rows, the table has \d+"):
+        look_up(replace(case, table=short), np.arange(3), offsets_of([3]))
+
+
+def test_a_part_of_a_mask_reads_its_sum_and_the_rest_its_own_rows(offsets_of):
+    """Items 1, 2, 3 and 4 are a cluster that stores 1 + 3 and 2 + 4 only, told apart by their rows."""
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    sums = StoredSums.from_subsets(6, np.array([0, 4]), np.arange(1, 5), np.array([0b0101, 0b1010]))
+    subsets = pack_subsets(sums.code.next_E, sums.code.stored_W)
+    hbm, host = np.array([[100, 1]], np.float32), np.array([[300, 3]], np.float32)
+    table = TableRows(rows, hbm, host, sums.code.item_code_N, EMPTY, 1, subsets)
+    ids = np.array([3, 1, 4, 2, 1, 2, 3, 4, 3, 2, 1, 0, 1])
+    offsets, out = offsets_of([2, 2, 4, 3, 2]), np.empty((5, 2), np.float32)
+    _, read = pooled_lookup(ids, offsets, None, table, out, mean=False, policy=RAISE, num_threads=1)
+    np.testing.assert_array_equal(out, [[100, 1], [300, 3], [400, 4], [104, 6], [2, 4]])
+    assert read == 1 + 1 + 2 + 2 + 2
 
 
 def test_row_zero_of_a_table_without_rows_is_not_read(offsets_of):

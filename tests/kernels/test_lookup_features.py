@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_kernels import cpu
+from grace_kernels import cpu, threads
 from grace_kernels._lookup import lookup_span
 from grace_kernels._pool_rows import pool_span
 from grace_kernels.cpu import BadId, FeatureRows, look_up_features, pool_features, rewrite_counted
-from grace_kernels.reference import DROP, RAISE, ZERO_ROW, pooled_lookup_reference
+from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 
 NUM_ITEMS = 700
 # About the size of a chunk, of a group of eight, and far from both
@@ -22,9 +22,9 @@ TABLES = (
     {"dim": 20, "hbm_share": 0.5},
     {"dim": 3, "dtype": torch.uint8, "hbm_share": 0.5},
     {"dim": 300, "sums": False},
-    {"dim": 10, "dtype": torch.float16, "num_hot": 40},
+    {"dim": 10, "dtype": torch.float16, "num_hot": 40, "subsets": True, "hbm_share": 0.3},
     {"dim": 1, "dtype": torch.float16, "sums": False},
-    {"dim": 64},
+    {"dim": 64, "subsets": True},
 )
 POSITIONS = (1, 0, 4, 2, 5, 2)  # two features share bags; feature 3 of the batch is not asked for
 MEAN = (False, True, False, False, True, True)
@@ -62,7 +62,7 @@ def features(cases):
 @pytest.fixture
 def many_threads(monkeypatch):
     """By itself the lookup divides only large batches over its threads."""
-    monkeypatch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+    monkeypatch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
 
 
 def batch_of(offsets_of, lengths, *, weighted=False, low=0, high=NUM_ITEMS, seed=1):
@@ -77,13 +77,9 @@ def batch_of(offsets_of, lengths, *, weighted=False, low=0, high=NUM_ITEMS, seed
 def wanted(cases, batch, policy):
     columns, reads = [], []
     for feature, case in enumerate(cases):
-        ids, offsets, weights = (
-            None if part is None else torch.from_numpy(part) for part in batch.of(feature)
-        )
-        pooled, rows_read = pooled_lookup_reference(
-            ids, offsets, weights, case.rows_ND, case.stored_RD, case.item_code_N,
-            mean=MEAN[feature], policy=policy,
-        )  # fmt: skip
+        bags = batch.of(feature)
+        pooled, rows_read = case.pooled(*bags, mean=MEAN[feature], policy=policy)
+        ids = bags[0]
         columns.append(pooled.numpy())
         padding_only = policy == ZERO_ROW
         inside = ids != -1 if padding_only else (ids >= 0) & (ids < NUM_ITEMS)
@@ -127,7 +123,7 @@ def test_any_bags_under_any_policy(
     lengths = np.array(rows_of_lengths).T
     batch = batch_of(offsets_of, lengths, weighted=weighted, low=-2, high=NUM_ITEMS + 2, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+        patch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
         out, counted = look_up(features, batch, policy=policy, num_threads=num_threads)
     want, reads = wanted(cases, batch, policy)
     np.testing.assert_array_equal(out, want)
@@ -190,7 +186,7 @@ def test_rewritten_bags_of_all_features_are_pooled_alike(
     rows, weights, ends = [], [], [0]
     for feature, case in enumerate(cases):
         _, new_rows, new_ends, new_weights = rewrite_counted(
-            *batch.of(feature), case.table.codes, NUM_ITEMS, RAISE
+            *batch.of(feature), case.table.codes, NUM_ITEMS, RAISE, case.table.subsets
         )
         rows.append(new_rows)
         weights.append(new_weights)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grace_kernels._merge import MAX_EPOCH
+from grace_kernels._places import table_of_row_ids
 from grace_kernels._prefetch import QUEUE_SIZE
 from grace_kernels._rewrite import make_scratch, rewrite_chunk
 from grace_kernels._split_ids import GROUP
@@ -21,6 +22,7 @@ from grace_kernels.reference import (
     ZERO_ROW,
     rewrite_clusters_reference,
 )
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.readers.npz import read_npz
 
@@ -155,12 +157,17 @@ def test_runs_and_tables_take_turns_bag_by_bag(offsets_of):
     assert rows.size < ids.size / 2
 
 
-def test_bags_after_the_last_epoch_meet_no_entry_of_those_before(offsets_of):
+@pytest.mark.parametrize("splits", [False, True])
+def test_bags_after_the_last_epoch_meet_no_entry_of_those_before(offsets_of, splits):
     """The hash table is not cleared between bags; when the epochs of its entries run out it is."""
     ids, offsets = flat([[b % 24, (b + 9) % 24, (b + 5) % 24] for b in range(40)], offsets_of)
-    packed = pack_codes(SUMS.code.item_code_N)
-    table = (0, 24, 24, 1 << 62, 1, 24, *packed.addresses, 0)
-    scratch, queue = make_scratch(3, False), np.zeros(QUEUE_SIZE, np.int64)
+    packed, subsets = pack_codes(SUMS.code.item_code_N), None
+    if splits:
+        few = StoredSums.from_subsets(24, np.array([0, 8]), np.arange(8, 16), np.array([3, 7, 192]))
+        packed = pack_codes(few.code.item_code_N)
+        subsets = pack_subsets(few.code.next_E, few.code.stored_W)
+    table = table_of_row_ids(24, packed, subsets)
+    scratch, queue = make_scratch(3, False, splits), np.zeros(QUEUE_SIZE, np.int64)
     no_bits, origin = np.zeros(0, np.int32), np.zeros(0, np.int64)
     want, epoch = None, MAX_EPOCH - 130
     for _ in range(5):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from grace_kernels import ops
+from grace_kernels import ops, ops_rows
 from grace_kernels.cpu import rewrite_counted
-from grace_kernels.reference import DROP, RAISE, ZERO_ROW, pooled_lookup_reference
+from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 
 GRACE = torch.ops.grace
 GUARD = torch.empty(0, dtype=torch.int8)
@@ -17,11 +17,21 @@ LABELS = ["table 'a', feature 'x'", "table 'b', feature 'y'"]
 class Batch:
     """Two tables with everything a table can have; feature 'y' stands first in the batch."""
 
-    def __init__(self, table_of, *, stride=3, weighted=False, dtype=torch.float32, high=40):
+    def __init__(
+        self,
+        table_of,
+        subset_tensors_of,
+        *,
+        stride=3,
+        weighted=False,
+        dtype=torch.float32,
+        high=40,
+        subsets=True,
+    ):
         random = np.random.default_rng(stride)
         self.cases = [
             table_of(random, dim=3, dtype=dtype, hbm_share=0.5, num_hot=5),
-            table_of(random, dim=5, dtype=dtype),
+            table_of(random, dim=5, dtype=dtype, subsets=subsets),
         ]
         lengths = torch.from_numpy(random.integers(0, 9, 2 * stride))
         self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
@@ -34,24 +44,32 @@ class Batch:
         self.host = [torch.from_numpy(table.host_RD) for table in tables]
         self.codes = [torch.from_numpy(table.codes) for table in tables]
         self.hot = [torch.from_numpy(table.hot_row_N) for table in tables]
+        self.subsets = subset_tensors_of(tables)
         self.num_hbm_sums = [table.num_hbm_sums for table in tables]
 
     def lookup_arguments(self, policy=RAISE):
         return (
             self.ids, self.offsets, self.weights, self.stride, [1, 0], [0, 1], self.rows, self.hbm,
             self.host, [False, True], self.codes, self.hot, self.num_hbm_sums, policy, LABELS, GUARD,
+            *self.subsets,
         )  # fmt: skip
 
     def rewrite_arguments(self, policy=RAISE, num_others=0):
         return (
             self.ids, self.offsets, self.weights, self.stride, [1, 0], [0, 1], [40, 40], self.codes,
-            self.hot, self.num_hbm_sums, policy, LABELS, num_others, GUARD,
+            self.hot, self.num_hbm_sums, policy, LABELS, num_others, GUARD, *self.subsets,
+        )  # fmt: skip
+
+    def features_arguments(self, policy=RAISE):
+        return (
+            self.ids, self.offsets, self.weights, self.stride, [1, 0], [0, 1], [40, 40], self.codes,
+            policy, LABELS, *self.subsets,
         )  # fmt: skip
 
 
 @pytest.fixture
-def batch_of(table_of):
-    return lambda **options: Batch(table_of, **options)
+def batch_of(table_of, subset_tensors):
+    return lambda **options: Batch(table_of, subset_tensors, **options)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -95,15 +113,8 @@ def test_features_and_columns_are_those_asked_for(batch_of):
         case = batch.cases[feature]
         offsets = batch.offsets[position * 3 : position * 3 + 4]
         begin, end = int(offsets[0]), int(offsets[-1])
-        want, rows_read = pooled_lookup_reference(
-            batch.ids[begin:end],
-            offsets - begin,
-            None,
-            case.rows_ND,
-            case.stored_RD,
-            case.item_code_N,
-            mean=mean,
-            policy=RAISE,
+        want, rows_read = case.pooled(
+            batch.ids[begin:end], offsets - begin, mean=mean, policy=RAISE
         )
         assert torch.equal(columns[feature], want)
         assert reads[feature].tolist() == [end - begin, rows_read]
@@ -125,7 +136,7 @@ def test_rewritten_bags_are_split_by_the_memory_of_each_row(batch_of, weighted):
         offsets = batch.offsets[position * 3 : position * 3 + 4].numpy()
         bits = None if batch.weights is None else batch.weights.numpy()
         asked, row_ids, row_ends, _ = rewrite_counted(
-            batch.ids.numpy(), offsets, bits, table.codes, 40, RAISE
+            batch.ids.numpy(), offsets, bits, table.codes, 40, RAISE, table.subsets
         )
         assert reads[feature].tolist() == [asked, row_ids.size]
         assert bag_lengths[feature].tolist() == np.diff(offsets).tolist()
@@ -162,6 +173,73 @@ def test_a_bad_id_is_named_with_table_feature_sample_and_rows(batch_of, op, bad)
     message = rf"table 'a', feature 'x': sample {first} holds id {bad}, the table has 40 rows; fix"
     with pytest.raises(ValueError, match=message):
         getattr(GRACE, op)(*arguments)
+
+
+def test_tables_without_a_subset_code_need_no_subset_tables(batch_of):
+    batch = batch_of(subsets=False)
+    arguments = batch.lookup_arguments()
+    for first, other in zip(
+        GRACE.pooled_lookup(*arguments), GRACE.pooled_lookup(*arguments[:-2]), strict=True
+    ):
+        assert torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda parts, marks: (parts[:1], marks),
+            "2 tables need a tensor of parts and one of marks",
+        ),
+        (lambda parts, marks: (parts, None), "2 tables need a tensor of parts and one of marks"),
+        (lambda parts, marks: (parts, [marks[0], marks[1][:-1]]), r"need \d+ words of marks, got"),
+        (lambda parts, marks: (parts, [marks[0], marks[0]]), r"need \d+ words of marks, got 0"),
+        (lambda parts, marks: ([parts[0], parts[1].int()], marks), "subset tables are uint8 and"),
+        (lambda parts, marks: ([parts[0], parts[1][:4]], [marks[0], marks[1][:1]]), "codes name"),
+    ],
+)
+def test_subset_tables_that_do_not_fit_are_refused(batch_of, change, said):
+    batch = batch_of()
+    for op, arguments in (
+        (GRACE.pooled_lookup, batch.lookup_arguments()),
+        (GRACE.rewrite_bags, batch.rewrite_arguments()),
+    ):
+        with pytest.raises(ValueError, match=said):
+            op(*arguments[:-2], *change(*batch.subsets))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda b: (b.ids, b.offsets + 1),
+        lambda b: (b.ids, b.offsets - 1),
+        lambda b: (b.ids[:-1], b.offsets),
+        lambda b: (b.ids, torch.cat([b.offsets[:2], b.offsets[:1], b.offsets[3:]])),
+        lambda b: (b.ids, torch.cat([b.offsets[:-1], b.offsets[-1:] + 2**40])),
+        lambda b: (b.ids, b.offsets[:-1]),
+        lambda b: (b.ids, b.offsets.int()),
+        lambda b: (b.ids, b.offsets[:0]),
+        lambda b: (b.ids.float(), b.offsets),
+        lambda b: (b.ids[None], b.offsets),
+    ],
+)
+def test_bags_that_read_elsewhere_are_refused_before_anything_is_read(batch_of, change):
+    batch = batch_of()
+    for op, arguments in (
+        (GRACE.pooled_lookup, batch.lookup_arguments()),
+        (GRACE.rewrite_bags, batch.rewrite_arguments()),
+        (ops_rows.rewrite_features, batch.features_arguments()),
+    ):
+        with pytest.raises(ValueError, match="bags: 3 bags of 2 features need 7 int64 offsets"):
+            op(*change(batch), *arguments[2:])
+
+
+@pytest.mark.parametrize("weights", [torch.ones(1), torch.ones(400, dtype=torch.float64)])
+def test_weights_of_other_ids_are_refused(batch_of, weights):
+    batch = batch_of(weighted=True)
+    batch.weights = weights[: batch.ids.numel()]
+    with pytest.raises(ValueError, match="weights float32 or none"):
+        GRACE.pooled_lookup(*batch.lookup_arguments())
 
 
 @pytest.mark.parametrize("policy", [DROP, ZERO_ROW])

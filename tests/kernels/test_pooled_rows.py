@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grace_kernels import cpu, ops_rows
+from grace_kernels import ops_rows, threads
 from grace_kernels.cpu import BadRow, pooled_lookup, pooled_rows, rewrite_counted
 from grace_kernels.reference import (
     RAISE,
@@ -23,7 +23,7 @@ LABELS = ["table 'a', feature 'x'", "table 'b', feature 'y'"]
 def small_batches_are_shared_too():
     """By itself the lookup divides only large batches over its threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "LEAST_BYTES_TO_SHARE", 0)
+        patch.setattr(threads, "LEAST_BYTES_TO_SHARE", 0)
         yield
 
 

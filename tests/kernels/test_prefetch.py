@@ -64,9 +64,9 @@ def heard(table_of, offsets_of, monkeypatch):
         refill(queue, list_at, num_rows, row_bytes, *others)
 
     def finished(features, feature, first, last, offsets, stride, rows, weights, ends, *others):
+        finish(features, feature, first, last, offsets, stride, rows, weights, ends, *others)
         end = ends[last - first]
         summed.append((feature, rows[:end].tolist(), rows[end : end + AHEAD].tolist()))
-        finish(features, feature, first, last, offsets, stride, rows, weights, ends, *others)
 
     finish = _lookup._finish
     monkeypatch.setattr(_lookup, "refill", refilled)

@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_kernels._subsets import stored_row
 from grace_kernels.cpu import BadId
 from grace_kernels.cpu_codes import rewrite_subsets
+from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
 from grace_kernels.reference import BAD_ID_POLICIES, DROP, RAISE, ZERO_ROW
 from grace_kernels.reference_subsets import rewrite_subsets_reference, stored_row_reference
+from grace_kernels.subset_tables import pack_subsets
 from grace_torchrec.sums.stored_sums import StoredSums
 
 N = 24
@@ -131,6 +132,14 @@ def test_no_bag_reads_more_rows_than_the_best_split_of_each_cluster(bag):
     assert rows.size == fewest(frozenset(bag))
 
 
+def test_bags_in_turn_keep_the_places_of_their_own_items():
+    """A bag is split when the next one has been collected: both hold parts of the same clusters."""
+    sums = random_sums(3, share=0.1)
+    rng = np.random.default_rng(0)
+    bags = [rng.permutation(np.tile(MEMBERS, 2))[: rng.integers(0, 34)].tolist() for _ in range(60)]
+    both(bags, sums=sums, ids_type=np.int32)
+
+
 @pytest.mark.parametrize("bad", [-2, N, 2**40])
 def test_a_bad_id_raises_with_its_position_and_padding_does_not(bad):
     with pytest.raises(BadId) as error:
@@ -180,14 +189,19 @@ def test_offsets_may_start_above_0():
     np.testing.assert_array_equal(part[2], whole[2])
 
 
-def test_the_row_of_an_entry_is_its_rank_also_past_bit_63():
+@pytest.mark.parametrize("entries", [640, 636, 4])
+def test_the_row_of_an_entry_is_its_rank_also_past_bit_63(entries):
     rng = np.random.default_rng(2)
-    marks = rng.random(640) < 0.5
+    marks = rng.random(-(-entries // 64) * 64) < 0.5
+    marks[entries:] = False
     stored = np.packbits(marks, bitorder="little").view(np.uint64)
     ones = marks.reshape(-1, 64).sum(axis=1)
     ranks = (np.cumsum(ones) - ones).astype(np.int32)
+    tables = pack_subsets(np.zeros(entries, np.uint8), stored)
+    assert tables.num_stored == marks.sum()
     for entry in np.flatnonzero(marks):
-        assert stored_row(int(entry), stored, ranks) == marks[:entry].sum()
+        word = tables.marks_W[entry // ITEMS_A_WORD]
+        assert rank_in_word(word, np.int64(entry)) == marks[:entry].sum()
         assert (
             stored_row_reference(
                 int(entry), torch.from_numpy(stored.view(np.int64)), torch.from_numpy(ranks)

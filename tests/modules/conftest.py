@@ -7,6 +7,7 @@ Each fixture is a function; together they go from tables to a swapped collection
     swapped(batch_of({"item": [[1, 2, 7], []]}))
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +20,43 @@ from torchrec.modules.embedding_configs import DataType
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec, table_specs
+from grace_torchrec.sums.arrays import code_kind
+from grace_torchrec.sums.clusters import cluster_sets
 from grace_torchrec.sums.stored_sums import StoredSums
 
 CLUSTERS = ((1, 2), (3, 4, 5))  # one sum and four sums: five stored rows
 NUM_ROWS = 20
+METHOD_OF = {"clusters": "grace", "subsets": "subsets", "sets": "set_merge"}
+
+
+def sums_of(num_rows: int, clusters: Sequence[Sequence[int]], code: str) -> StoredSums:
+    """Sums of every kind of code, so that bags of the items of clusters read some.
+
+    Of the subsets of clusters a subset code keeps those that leave masks to split. Sets overlap
+    where clusters cannot: they are all subsets, and the first items of two neighbours.
+    """
+    ends = np.cumsum([0, *map(len, clusters)])
+    members = np.array([item for cluster in clusters for item in cluster], np.int64)
+    if code == "clusters":
+        return StoredSums.from_clusters(num_rows, ends, members)
+    if code == "subsets":
+        starts = np.cumsum([0, *(2 ** len(cluster) for cluster in clusters)])
+        entries = [
+            int(start) + mask
+            for start, cluster in zip(starts, clusters, strict=False)
+            for mask in range(2 ** len(cluster))
+            if mask.bit_count() > 1 and mask % 4 == 3
+        ]
+        entries += [int(starts[n]) + 5 for n, cluster in enumerate(clusters) if len(cluster) == 3]
+        return StoredSums.from_subsets(num_rows, ends, members, np.array(entries, np.int64))
+    indptr, items = cluster_sets(ends, members)
+    pairs = [item for one, other in itertools.pairwise(clusters) for item in (one[0], other[0])]
+    more = indptr[-1] + 2 * np.arange(1, len(pairs) // 2 + 1)
+    all_items = np.concatenate([items, np.array(pairs, np.int64)])
+    return StoredSums.from_sets(num_rows, np.append(indptr, more), all_items)
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +120,9 @@ def table_plan() -> Callable[..., TablePlan]:
     """Return a function from a spec and a layout to the plan of one table.
 
     ``clusters=None`` stores nothing and leaves the table stock; ``clusters=()`` stores no sums
-    (hot rows alone may still gain). ``num_hbm_sums`` splits the sums over the memories.
+    (hot rows alone may still gain). ``num_hbm_sums`` splits the sums over the memories, as a number
+    or, where it is a float, as a share. ``code`` is the kind of the code; ``sums`` are given ones,
+    instead of those of ``clusters``.
     """
 
     def make(
@@ -96,24 +130,23 @@ def table_plan() -> Callable[..., TablePlan]:
         *,
         clusters: Sequence[Sequence[int]] | None = CLUSTERS,
         originals: str = "host",
-        num_hbm_sums: int = 0,
+        num_hbm_sums: float = 0,
         hot_items: Sequence[int] = (),
         lookup: str = "fused",
+        code: str = "clusters",
+        sums: StoredSums | None = None,
     ) -> TablePlan:
-        sums = None
-        if clusters is not None:
-            ends = np.cumsum([0, *map(len, clusters)])
-            members = np.array([item for cluster in clusters for item in cluster], np.int64)
-            sums = StoredSums.from_clusters(spec.num_rows, ends, members)
+        if sums is None and clusters is not None:
+            sums = sums_of(spec.num_rows, clusters, code if clusters else "clusters")
+        if sums is not None and isinstance(num_hbm_sums, float):
+            num_hbm_sums = int(num_hbm_sums * sums.num_sums)
         placement = _placement(spec, sums, originals, num_hbm_sums, sorted(hot_items))
-        metadata = (sums.metadata_bytes if sums else 0) + placement.hot_map_bytes
-        num_sums = sums.num_sums if sums else 0
-        extra_rows = num_sums + len(hot_items)
+        extra = extra_of(sums, placement)
         return TablePlan(
             spec=spec,
             verdict="use" if sums else "leave stock",
             reason="made by hand for a test",
-            method="grace" if num_sums else "none",
+            method=METHOD_OF[code_kind(sums)] if sums and sums.num_sums else "none",
             sums=sums,
             placement=placement,
             lookup=lookup,
@@ -122,9 +155,10 @@ def table_plan() -> Callable[..., TablePlan]:
                 ids=1,
                 rows_read=1,
                 cut=0.0,
-                extra_rows=extra_rows,
-                extra_bytes=extra_rows * spec.row_bytes + metadata,
-                metadata_bytes=metadata,
+                extra_rows=extra.rows,
+                extra_bytes=extra.bytes,
+                metadata_bytes=extra.metadata_bytes,
+                kept_bytes=extra.kept_bytes,
                 hbm_s=1.0,
                 host_s=1.0,
                 stock_s=1.0,
@@ -246,3 +280,56 @@ def batch_of() -> Callable[..., KeyedJaggedTensor]:
         )
 
     return make
+
+
+@pytest.fixture
+def three(table_of, collection_of):
+    """A stock collection of three tables of different width, one of MEAN."""
+    return collection_of(
+        [
+            table_of("t_a", features=("a",), dim=3),
+            table_of("t_b", features=("b", "a"), dim=5, pooling="mean"),
+            table_of("t_c", features=("c",), dim=2),
+        ]
+    )
+
+
+@pytest.fixture
+def swap_three(three, swap_of):
+    """Return a function from lookups of its tables to it swapped, sums in both memories."""
+
+    def make(*lookups, **options):
+        ways = lookups or ("ahead", "ahead", "ahead")
+        by_table = {f"t_{n}": {"lookup": way} for n, way in zip("abc", ways, strict=True)}
+        return swap_of(three, by_table, **{"num_hbm_sums": 2, "hot_items": (7,), **options})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> Callable[..., tuple[Any, ...]]:
+    """Return a function that lets ops and direct lookup serve a batch, each one of its own.
+
+    Where gradients could be asked for, the ops serve; under ``torch.no_grad`` the direct lookup. It
+    returns the answer and the reads, or the error and its words.
+    """
+
+    def outcome(module, batch) -> tuple[Any, ...]:
+        try:
+            with module.counting_reads() as reads:
+                got = module(batch)
+        except Exception as error:
+            return type(error), str(error)
+        return got.keys(), got.length_per_key(), got.values().detach().clone(), reads.tolist()
+
+    def check(module, make_batch: Callable[[], Any]) -> tuple[Any, ...]:
+        with torch.enable_grad():
+            by_ops = outcome(module, make_batch())
+        with torch.no_grad():
+            direct = outcome(module, make_batch())
+        assert len(by_ops) == len(direct), (by_ops, direct)
+        for one, other in zip(by_ops, direct, strict=True):
+            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+        return direct
+
+    return check

@@ -16,6 +16,8 @@ LAYOUTS = {
     "split-stock": {"num_hbm_sums": 2, "hot_items": (7, 9), "lookup": "stock"},
     "hbm-fused": {"originals": "hbm", "num_hbm_sums": 3},
     "mixed": {"lookup": "stock"},
+    "subsets": {"code": "subsets", "num_hbm_sums": 2},
+    "ahead-sets": {"code": "sets", "lookup": "ahead", "num_hbm_sums": 2},
 }
 STOCK = {"originals": "host", "num_hbm_sums": 0, "hot_items": ()}
 IN_HBM = {"originals": "hbm", "num_hbm_sums": 5}
@@ -56,7 +58,7 @@ def swap(model_plan):
     """Return a function that swaps the collection ``ebc`` of a model in the layout of a name."""
 
     def make(model, name):
-        by_table = {"t_other": {**STOCK, "clusters": None}}
+        by_table = {"t_other": {**STOCK, "clusters": None, "lookup": "stock"}}
         if name == "mixed":
             by_table["t_page"] = IN_HBM
         plan = model_plan(model, by_table, **LAYOUTS[name])

@@ -17,6 +17,8 @@ LAYOUTS = {
     "host-fused": {},
     "split-stock": {"num_hbm_sums": 2, "hot_items": (7, 9), "lookup": "stock"},
     "hbm-fused": {"originals": "hbm", "num_hbm_sums": 5},
+    "split-subsets": {"code": "subsets", "num_hbm_sums": 2, "hot_items": (7, 9)},
+    "ahead-sets": {"code": "sets", "num_hbm_sums": 2, "lookup": "ahead"},
 }
 ROW = 3  # an item of a cluster, in every batch below
 

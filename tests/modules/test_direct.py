@@ -4,7 +4,6 @@ Where gradients could be asked for, the ops serve; under ``torch.no_grad`` the d
 """
 
 import copy
-import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -16,24 +15,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchrec import KeyedJaggedTensor
 from torchrec.fx import symbolic_trace
 
 import grace_torchrec as grace
 from grace_kernels import plain_path
-from grace_torchrec.errors import StaleSums
+from grace_kernels import threads as kernel_threads
 
 KEYS = ("a", "b", "c")
 SPLIT = {"num_hbm_sums": 2, "hot_items": (7,)}
 
 
 @pytest.fixture(params=[1, 2], ids=["one-thread", "two-threads"])
-def threads(request):
-    """One thread is served by a call of its own."""
+def threads(request, monkeypatch):
+    """One thread is served by a call of its own; two share batches however small."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
+    monkeypatch.setattr(kernel_threads, "LEAST_BYTES_TO_SHARE", 0)
     yield request.param
     torch.set_num_threads(before)
 
@@ -56,35 +55,14 @@ def three(table_of, collection_of):
 
 @pytest.fixture(scope="session")
 def swap_three(three, swap_of):
-    """Return a function that swaps them: split sums, sums on host, no sums."""
+    """Return a function that swaps them: split sums, sums on host, no sums; ``code`` of the second."""
 
-    def make(is_weighted=False, **options):
+    def make(is_weighted=False, code="clusters", **options):
         stock = three(is_weighted, dtype="fp32" if is_weighted else "fp16")
-        return swap_of(stock, {"t_a": SPLIT, "t_c": {"clusters": ()}}, **options)
+        by_table = {"t_a": SPLIT, "t_b": {"code": code}, "t_c": {"clusters": ()}}
+        return swap_of(stock, by_table, **options)
 
     return make
-
-
-def outcome(module, batch) -> tuple[Any, ...]:
-    """Return the answer and the reads, or the error and its words."""
-    try:
-        with module.counting_reads() as reads:
-            answer = module(batch)
-    except Exception as error:
-        return type(error), str(error)
-    return answer.keys(), answer.length_per_key(), answer.values().detach().clone(), reads.tolist()
-
-
-def assert_same(module, make_batch: Callable[[], Any]) -> tuple[Any, ...]:
-    """Let ops and direct lookup serve the same batch; each gets one of its own."""
-    with torch.enable_grad():
-        by_ops = outcome(module, make_batch())
-    with torch.no_grad():
-        direct = outcome(module, make_batch())
-    assert len(by_ops) == len(direct), (by_ops, direct)
-    for one, other in zip(by_ops, direct, strict=True):
-        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-    return direct
 
 
 def bags_of(draw_lengths, keys, stride, low, high, seed, *, layout, id_type, bound_type, weights):
@@ -110,7 +88,7 @@ INTEGERS = st.sampled_from([torch.int32, torch.int64])
 @pytest.fixture(scope="session")
 def used_module(swap_three):
     """Return a function that gives one module for each kind and policy: batches come and go."""
-    return cache(lambda is_weighted, bad_ids: swap_three(is_weighted, bad_ids=bad_ids))
+    return cache(lambda is_weighted, bad_ids, code: swap_three(is_weighted, code, bad_ids=bad_ids))
 
 
 @given(
@@ -122,15 +100,27 @@ def used_module(swap_three):
     bad_ids=st.sampled_from(["raise", "drop", "zero_row"]),
     odd=st.sampled_from([0, 1, 3]),
     kind=st.sampled_from(["plain", "ignored weights", "weighted", "rewritten"]),
+    code=st.sampled_from(["clusters", "subsets"]),
     id_type=INTEGERS,
     bound_type=INTEGERS,
     seed=st.integers(0, 2**32 - 1),
 )
 def test_any_batch_is_answered_as_the_ops_do(
-    used_module, keys, stride, layout, bad_ids, odd, kind, id_type, bound_type, seed
+    assert_same,
+    used_module,
+    keys,
+    stride,
+    layout,
+    bad_ids,
+    odd,
+    kind,
+    code,
+    id_type,
+    bound_type,
+    seed,
 ) -> None:
     """``odd`` 1 brings padding, 3 ids outside the table too."""
-    module = used_module(kind == "weighted", bad_ids)
+    module = used_module(kind == "weighted", bad_ids, code)
 
     def make():
         batch = bags_of(
@@ -149,7 +139,7 @@ def test_any_batch_is_answered_as_the_ops_do(
     assert_same(module, make)
 
 
-def test_every_layout_of_a_batch_on_all_threads(swap_three, threads) -> None:
+def test_every_layout_of_a_batch_on_all_threads(assert_same, swap_three, threads) -> None:
     module = swap_three()
     for layout in ("lengths", "offsets", "both"):
         for id_type in (torch.int32, torch.int64):
@@ -163,7 +153,7 @@ def test_every_layout_of_a_batch_on_all_threads(swap_three, threads) -> None:
             assert answer[2].shape == (50, 45)
 
 
-def test_orders_of_the_keys_take_turns(swap_three, threads) -> None:
+def test_orders_of_the_keys_take_turns(assert_same, swap_three, threads) -> None:
     """What was laid out for one order of the keys serves no other."""
     module, before = swap_three(), None
     for keys in list(permutations([*KEYS, "x"])) * 2:
@@ -226,16 +216,18 @@ ODD_BATCHES = {
 
 
 @pytest.mark.parametrize("make", ODD_BATCHES.values(), ids=ODD_BATCHES.keys())
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("strict", "code"), [(False, "clusters"), (True, "clusters"), (False, "subsets")]
+)
 def test_odd_batches_meet_the_same_error_or_the_same_answer(
-    swap_three, threads, make, strict
+    assert_same, swap_three, threads, make, strict, code
 ) -> None:
-    module = swap_three(strict=strict)
+    module = swap_three(strict=strict, code=code)
     for _ in range(2):  # the second time with everything laid out
         assert_same(module, make)
 
 
-def test_vectors_with_gaps_are_read_as_they_are(swap_three) -> None:
+def test_vectors_with_gaps_are_read_as_they_are(assert_same, swap_three) -> None:
     def make():
         return KeyedJaggedTensor(
             keys=[*KEYS],
@@ -246,7 +238,9 @@ def test_vectors_with_gaps_are_read_as_they_are(swap_three) -> None:
     assert_same(swap_three(), make)
 
 
-def test_a_cpu_without_avx2_answers_the_same_but_for_rounding(swap_three, monkeypatch) -> None:
+def test_a_cpu_without_avx2_answers_the_same_but_for_rounding(
+    assert_same, swap_three, monkeypatch
+) -> None:
     module, rewritten = swap_three(), swap_three()
     (ahead,) = grace.rewrite([made()()], rewritten, prefetch=0)
     want = assert_same(module, made())
@@ -256,7 +250,7 @@ def test_a_cpu_without_avx2_answers_the_same_but_for_rounding(swap_three, monkey
         assert answer[3] == want[3]
 
 
-def test_weights_are_asked_for_where_the_collection_is_weighted(swap_three) -> None:
+def test_weights_are_asked_for_where_the_collection_is_weighted(assert_same, swap_three) -> None:
     module = swap_three(is_weighted=True)
     assert_same(module, made())
     assert_same(module, made(weights=torch.ones(5)))
@@ -304,89 +298,7 @@ def test_a_backward_is_refused_not_cut_off(swap_three) -> None:
         module(made()()).values().sum().backward()
 
 
-# What changes between batches
-
-
-def test_codes_changed_in_place_count_from_the_next_batch_on(swap_three) -> None:
-    module, make = swap_three(), made(values=torch.tensor([1, 2, 3, 4, 5, 6]))
-    before = assert_same(module, make)
-    assert before[3] == [[2, 1], [2, 1], [2, 1], [2, 2]]  # a of t_a; b and a of t_b; c of t_c
-    module.rewriter.item_codes()[1].fill_(-1)
-    assert assert_same(module, make)[3] == [[2, 1], [2, 2], [2, 2], [2, 2]]
-
-
-def test_codes_and_hot_rows_given_anew_count_from_the_next_batch_on(swap_three) -> None:
-    module, make = swap_three(), made(values=torch.tensor([1, 2, 7, 7, 5, 6]))
-    assert assert_same(module, make)[3][0] == [2, 1]
-    rewriter = module.rewriter
-    rewriter.item_code_0 = torch.full_like(rewriter.item_code_0, -1)
-    assert assert_same(module, make)[3][0] == [2, 2]
-    hot = rewriter.hot_row_0.clone()
-    hot[1] = hot[7]  # a lie that only shows in the answer
-    before = assert_same(module, make)[2]
-    rewriter.hot_row_0 = hot
-    assert not torch.equal(assert_same(module, make)[2], before)
-
-
-@pytest.mark.parametrize("table", [0, 1, 2])
-def test_other_data_of_a_parameter_is_read_or_refused(swap_three, table) -> None:
-    """Tables with stored rows are stale then; the table without any answers by its new rows."""
-    module, make = swap_three(), made()
-    before = assert_same(module, make)
-    weight = module.weight(table)
-    weight.data = weight.data + 1
-    after = assert_same(module, make)
-    if table < 2:
-        assert after[0] is StaleSums
-    else:
-        assert not torch.equal(after[2], before[2])
-    module.rebuild_sums()
-    assert not torch.equal(assert_same(module, make)[2], before[2])
-
-
-@pytest.mark.parametrize("table", [0, 2])
-def test_another_parameter_or_module_in_place_of_a_table_is_noticed(swap_three, table) -> None:
-    module, make = swap_three(), made()
-    before = assert_same(module, make)[2]
-    for step in ("same data", "parameter", "module"):
-        name = f"t_{KEYS[table]}"
-        bags = next(
-            inner.embedding_bags
-            for inner in module.inner_collections().values()
-            if name in inner.embedding_bags
-        )
-        rows = nn.Parameter(bags[name].weight.detach())
-        if step != "same data":
-            rows = nn.Parameter(rows.detach() + 1)
-        if step != "module":
-            bags[name].weight = rows
-        else:
-            bags[name] = nn.EmbeddingBag(*rows.shape, _weight=rows.detach().clone())
-        answer, is_same = assert_same(module, make), step == "same data"
-        assert answer[0] is StaleSums if table == 0 else torch.equal(answer[2], before) == is_same
-        module.rebuild_sums()
-        after = assert_same(module, make)[2]
-        assert torch.equal(after, before) == is_same
-        before = after
-
-
-@pytest.mark.parametrize(
-    "copied",
-    [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))],
-    ids=["deepcopy", "pickle"],
-)
-def test_copies_of_a_module_that_served_read_their_own_tables(swap_three, copied) -> None:
-    module, make = swap_three(), made()
-    before = assert_same(module, make)[2]
-    twin = copied(module)
-    assert torch.equal(assert_same(twin, make)[2], before)
-    with torch.no_grad():
-        for table in range(3):
-            twin.weight(table).add_(1)
-    assert assert_same(twin, make)[0] is StaleSums
-    twin.rebuild_sums()
-    assert not torch.equal(assert_same(twin, make)[2], before)
-    assert torch.equal(assert_same(module, make)[2], before)
+# The caller's threads, copies and transforms
 
 
 @pytest.mark.parametrize("served_before", [False, True])
@@ -420,20 +332,6 @@ def plain_batch():
         [0, 3, 9], KEYS, 4, 0, 20, 0, layout="both", id_type=torch.int64, bound_type=torch.int64,
         weights=False,
     )  # fmt: skip
-
-
-def test_stored_rows_that_move_in_memory_are_found_again(three, swap_of) -> None:
-    """Sharing moves storages in place; the weights may be shared already."""
-    stock = three()
-    stock.share_memory()
-    swapped = swap_of(stock)
-    with torch.no_grad():
-        truth = swapped(plain_batch()).values()
-        before = swapped._direct._tables
-        for inner in swapped.inner_collections().values():
-            inner.share_memory()
-        assert torch.equal(swapped(plain_batch()).values(), truth)
-    assert swapped._direct._tables is not before  # views of freed memory may still read right
 
 
 def test_a_shallow_copy_answers_with_its_own_tables(swap_three) -> None:

@@ -16,6 +16,10 @@ from grace_torchrec import rewrite
 
 FEATURES = ("a", "b", "c", "d")
 MOST_BAGS, MOST_IDS = 4, 9
+CODED_LOOKUPS = [
+    ("fused", "clusters"), ("ahead", "clusters"), ("stock", "clusters"),
+    ("fused", "subsets"), ("ahead", "subsets"), ("stock", "subsets"), ("ahead", "sets"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,13 @@ def layouts(draw: Callable[..., Any], num_rows: int) -> dict[str, Any]:
     members = draw(st.permutations(range(num_rows)))
     ends = np.cumsum([0, *sizes])
     clusters = [members[a:b] for a, b in pairwise(ends) if b <= num_rows]
-    num_sums = sum(2 ** len(cluster) - 1 - len(cluster) for cluster in clusters)
-    if num_sums and layout["lookup"] == "fused" and draw(st.booleans()):
+    if clusters and layout["lookup"] == "fused" and draw(st.booleans()):
         layout["lookup"] = "ahead"
+    codes = ["clusters", "subsets", *(["sets"] if layout["lookup"] == "ahead" else [])]
     return layout | {
         "clusters": clusters,
-        "num_hbm_sums": draw(st.sampled_from([0, num_sums // 2, num_sums])),
+        "code": draw(st.sampled_from(codes)),
+        "num_hbm_sums": draw(st.sampled_from([0.0, 0.5, 1.0])),
         "hot_items": tuple(draw(hot)) if originals == "host" else (),
     }
 
@@ -210,14 +215,14 @@ def test_a_large_batch_on_all_threads(table_of, collection_of, swap_of) -> None:
     ids = torch.from_numpy(random.integers(0, num_rows, int(lengths.sum())))
     large = KeyedJaggedTensor(keys=["item"], values=ids, lengths=lengths)
     clusters = np.arange(num_rows).reshape(-1, 4).tolist()
-    layout = {"clusters": clusters, "num_hbm_sums": 6000, "hot_items": range(0, 900, 9)}
+    layout = {"clusters": clusters, "num_hbm_sums": 0.45, "hot_items": range(0, 900, 9)}
     want = stock(large).values()
     threads = torch.get_num_threads()
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            for lookup in ("fused", "ahead", "stock"):
-                swapped = swap_of(stock, lookup=lookup, **layout)
+            for lookup, code in CODED_LOOKUPS:
+                swapped = swap_of(stock, lookup=lookup, code=code, **layout)
                 assert torch.equal(swapped(large).values(), want)
                 assert torch.equal(swapped(*rewrite([large], swapped)).values(), want)
     finally:

@@ -1,5 +1,7 @@
 """The rewriter: bags over plain and stored rows mean what the raw bags mean."""
 
+import copy
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -8,7 +10,8 @@ import torch
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.rewriter import Rewriter, hot_rows, item_code, stored_sets
+from grace_torchrec.modules.rewriter import Rewriter, hot_rows
+from grace_torchrec.plans.held import code_arrays, stored_sets
 from grace_torchrec.plans.table_spec import table_specs
 
 GUARD = torch.empty(0, dtype=torch.int8)
@@ -50,8 +53,8 @@ def test_hot_rows_follow_the_sums_of_their_memory(plan_of):
 
 
 def test_without_sums_or_hot_rows_there_is_no_array(plan_of):
-    assert item_code(plan_of(clusters=None)).size == 0
-    assert item_code(plan_of(clusters=())).size == 0
+    for clusters in (None, ()):
+        assert code_arrays(plan_of(clusters=clusters).sums)["item_code"].size == 0
     assert hot_rows(plan_of()).size == 0
 
 
@@ -90,10 +93,16 @@ def items_behind(rewritten, plan, name, bag):
     return found
 
 
+@pytest.mark.parametrize(
+    "codes", [("clusters", "clusters"), ("subsets", "clusters"), ("subsets", "subsets")]
+)
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_the_items_behind_all_parts_of_a_bag_are_the_bag(rewriter_of, batch_of, is_weighted):
+def test_the_items_behind_all_parts_of_a_bag_are_the_bag(rewriter_of, batch_of, is_weighted, codes):
     rewriter, plans = rewriter_of(
-        {"t_b": {"num_hbm_sums": 5, "hot_items": ()}},
+        {
+            "t_item": {"code": codes[0]},
+            "t_b": {"num_hbm_sums": 1.0, "hot_items": (), "code": codes[1]},
+        },
         is_weighted=is_weighted,
         num_hbm_sums=2,
         hot_items=(7, 0),
@@ -139,6 +148,37 @@ def test_arrays_are_copies_and_stay_out_of_the_state_dict(rewriter_of):
     plans[0].sums.code.item_code_N[:] = 0
     assert torch.equal(rewriter.item_codes()[0], before)
     assert len(list(rewriter.buffers())) == 4
+
+
+CHANGES = {
+    "in place": lambda rewriter, name: rewriter.get_buffer(name).view(-1)[-1:].add_(1),
+    "given anew": lambda rewriter, name: setattr(rewriter, name, rewriter.get_buffer(name) + 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("code", ["clusters", "subsets", "sets"])
+def test_the_stamp_follows_every_array_of_the_codes(rewriter_of, code, change):
+    lookup = "ahead" if code == "sets" else "fused"
+    names = code_arrays(rewriter_of({}, code=code, lookup=lookup)[1][0].sums)
+    for name in names:
+        rewriter, _ = rewriter_of(code=code, lookup=lookup)
+        twin, _ = rewriter_of(code=code, lookup=lookup)
+        before = rewriter.stamp
+        assert twin.stamp == before == rewriter.stamp
+        change(rewriter, f"{name}_1")
+        assert rewriter.stamp != before
+        change(twin, f"{name}_1")
+        assert twin.stamp == rewriter.stamp
+        for copied in (copy.deepcopy(rewriter), pickle.loads(pickle.dumps(rewriter))):
+            assert copied.stamp == rewriter.stamp
+
+
+def test_where_rows_lie_is_no_part_of_the_stamp(rewriter_of):
+    one, _ = rewriter_of(num_hbm_sums=2, hot_items=(7,))
+    other, _ = rewriter_of()
+    assert one.stamp == other.stamp
+    assert rewriter_of(code="subsets")[0].stamp != other.stamp
 
 
 def test_half_tables_get_half_weights(table_of, collection_of, plans_of):

@@ -14,7 +14,6 @@ from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.grouping import paper_greedy
 from grace_torchrec.modules import freshness
 from grace_torchrec.modules.verify import ROUNDING, verify
-from grace_torchrec.plans.candidates import clusters_of
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import split_bags
@@ -265,7 +264,7 @@ def test_the_swapped_module_reads_what_the_bench_counts(
     told = traffic(split, "grace", 1.0, 0, 256, None)
     limit = int(told["picked"].removeprefix("size_limit="))
     sums = paper_greedy.fit(split.train, num_items, 0, size_limit=limit)
-    offsets, members = clusters_of(sums)
+    offsets, members = sums.code.listed()
     clusters = [members[a:b] for a, b in itertools.pairwise(offsets)]
     stock = collection_of([table_of(num_rows=num_items)])
     for lookup in ("fused", "ahead", "stock"):
@@ -305,3 +304,31 @@ def test_the_rounding_of_long_bags_is_no_difference(
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 300, length))
     batch = KeyedJaggedTensor(keys=swapped.input_names, values=ids, lengths=torch.tensor([length]))
     assert verify(nn.Sequential(swapped), [batch]).equal
+
+
+# Bags that arrive rewritten
+
+OF_THREE = {"a": [[1, 2, 7], []], "b": [[3, 4, 5, 9, -1], [0]], "c": [[2], [1, 1, 2, 2]]}
+
+
+def test_verify_takes_rewritten_batches(three, swap_three, batch_of):
+    model = nn.Sequential(swap_three())
+    batches = [batch_of(OF_THREE), batch_of({key: [[3, 4, 5]] for key in OF_THREE})]
+    result = verify(model, rewrite(batches, model))
+    assert result.equal
+    assert result.batches == 2
+    assert all(check.rows_read < check.ids for check in result.tables)
+    with torch.no_grad():
+        model[0].stored(0, "hbm").data.add_(1)
+    assert not verify(model, rewrite(batches, model)).equal
+
+
+def test_verify_rewrites_plain_bags_for_tables_planned_ahead(swap_three, batch_of):
+    """Plain bags would read plain rows, and prove nothing of the sums."""
+    model = nn.Sequential(swap_three())
+    batches = [batch_of(OF_THREE)]
+    plain = verify(model, batches)
+    ahead = verify(model, rewrite(batches, model))
+    assert plain.equal
+    assert [t.rows_read for t in plain.tables] == [t.rows_read for t in ahead.tables]
+    assert any(t.rows_read < t.ids for t in plain.tables)

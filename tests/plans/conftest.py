@@ -84,4 +84,6 @@ def small_plan(spec_of, grouped, two_memories) -> Plan:
             "t_user": TableProfile(single, ("user", "friend")),
         }
     )
-    return make_plan(specs, profile, two_memories(30_000), PlanOptions(size_limits=(3, 4)))
+    return make_plan(
+        specs, profile, two_memories(30_000), PlanOptions(methods=("grace",), size_limits=(3, 4))
+    )

@@ -1,27 +1,19 @@
 """Candidates: sums are kept only where held-out bags read fewer rows, and the reason is said."""
 
-import functools
+import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace_torchrec.grouping.pair_counts import count_pairs
-from grace_torchrec.plans.candidates import (
-    clusters_of,
-    find_sums,
-    merge_bound,
-    split_validation,
-    trimmed,
-)
+from grace_torchrec.plans.candidates import find_sums, split_validation
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.sums.count_reads import count_reads
-from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
-QUICK = PlanOptions(size_limits=(3, 4))
+GRACE = PlanOptions(methods=("grace",))
+QUICK = PlanOptions(methods=("grace",), size_limits=(3, 4))
 
 
 def weighted(trace, weights):
@@ -30,25 +22,70 @@ def weighted(trace, weights):
 
 def test_items_that_come_together_are_stored_and_held_out_bags_read_less(grouped):
     choice = find_sums(grouped(), PlanOptions())
-    assert choice.method == "grace"
+    assert choice.method != "none"
     assert choice.reads.cut > 0.4
     assert choice.reads.cut == count_reads(choice.bags.validation, choice.held_sums).cut
     assert 0 < choice.sums.num_sums <= 400
 
 
 def test_the_size_limit_with_the_greatest_cut_is_taken(grouped):
-    choice = find_sums(grouped(), PlanOptions())
-    assert set(choice.cuts) == {3, 4, 5, 6, 7, 8}
-    assert choice.cuts[choice.size_limit] == max(choice.cuts.values()) == choice.reads.cut
+    choice = find_sums(grouped(), GRACE)
+    assert set(choice.cuts) == {f"grace size_limit={k}" for k in (3, 4, 5, 6, 7, 8)}
+    assert choice.cuts[choice.best.picked] == max(choice.cuts.values()) == choice.reads.cut
     # bags are made of groups of four: three items a cluster must leave reads behind
-    assert choice.size_limit >= 4
+    assert int(choice.parameter.removeprefix("size_limit=")) >= 4
 
 
 def test_none_wins_where_ids_are_drawn_alone(uniform):
     choice = find_sums(uniform(), PlanOptions())
-    assert (choice.method, choice.sums.num_sums) == ("none", 0)
-    assert "on held-out bags, the least gain is 2.0%" in choice.reason
+    assert (choice.method, choice.sums.num_sums, choice.finalists) == ("none", 0, ())
+    assert "on held-out bags, the least gain is 1.0%" in choice.reason
     assert choice.cuts
+
+
+# One item goes with everybody: sets may share it, disjoint clusters may not.
+SHARED = Trace.from_bags([[0, i] for i in range(1, 60)] * 10)
+
+
+def test_what_is_picked_is_what_bags_can_use_as_they_arrive():
+    in_line = find_sums(SHARED, PlanOptions())
+    ahead = find_sums(SHARED, PlanOptions(rewriting="ahead"))
+    stock = find_sums(SHARED, PlanOptions(rewriting="ahead", lookup="stock"))
+    assert ahead.method == "set_merge"
+    for choice in (in_line, stock):
+        assert choice.method != "set_merge"
+        assert {one.method for one in choice.finalists} <= {"grace", "grace_floor", "subsets"}
+        assert any(name.startswith("set_merge") for name in choice.cuts)  # tried for the curve
+    assert in_line.cuts == ahead.cuts == stock.cuts
+
+
+def test_finalists_are_the_best_of_each_method(grouped):
+    choice = find_sums(grouped(), PlanOptions(rewriting="ahead", size_limits=(3, 4)))
+    assert {one.method for one in choice.finalists} == {name.split()[0] for name in choice.cuts}
+    for one in choice.finalists:
+        of_method = [cut for name, cut in choice.cuts.items() if name.split()[0] == one.method]
+        assert one.reads.cut == max(of_method) == choice.cuts[one.picked]
+        assert one.reads.cut == count_reads(choice.bags.validation, one.held_sums).cut
+    assert choice.best.reads.cut == max(choice.cuts.values())
+
+
+def test_the_curve_rises_with_the_budget_and_ends_at_the_cuts_that_were_judged(grouped):
+    for rewriting in ("in_line", "ahead"):
+        options = PlanOptions(rewriting=rewriting, size_limits=(3, 4), budget=0.5)
+        choice = find_sums(grouped(), options)
+        assert [point.num_sums for point in choice.curve] == [12, 25, 50, 100, 200]
+        for cut in ("in_line_cut", "ahead_cut"):
+            cuts = [getattr(point, cut) for point in choice.curve]
+            assert cuts == sorted(cuts)
+        sets = {name for name in choice.cuts if name.startswith("set_merge")}
+        in_line = max(cut for name, cut in choice.cuts.items() if name not in sets)
+        assert choice.curve[-1].in_line_cut == in_line
+        assert choice.curve[-1].ahead_cut == max(choice.cuts.values())
+
+
+def test_where_nothing_is_fitted_there_is_no_curve():
+    choice = find_sums(Trace.from_bags([[b % 7] for b in range(100)], 7), PlanOptions())
+    assert (choice.curve, choice.cuts) == ((), {})
 
 
 @pytest.mark.parametrize("length", [0, 1])
@@ -73,7 +110,9 @@ def test_options_can_forbid_sums(grouped, options):
 
 def test_the_budget_is_a_multiple_of_the_rows(grouped):
     for budget in (0.05, 0.25, 1.0):
-        choice = find_sums(grouped(), PlanOptions(budget=budget, size_limits=(4,)))
+        choice = find_sums(
+            grouped(), PlanOptions(budget=budget, methods=("grace",), size_limits=(4,))
+        )
         assert choice.sums.num_sums <= 400 * budget
         assert choice.held_sums.num_sums <= 400 * budget
 
@@ -81,8 +120,16 @@ def test_the_budget_is_a_multiple_of_the_rows(grouped):
 def test_a_cut_below_the_least_gain_leaves_the_table_alone(grouped):
     trace = grouped()
     cut = find_sums(trace, QUICK).reads.cut
-    assert find_sums(trace, PlanOptions(size_limits=(3, 4), min_gain=cut)).method == "grace"
-    assert find_sums(trace, PlanOptions(size_limits=(3, 4), min_gain=cut + 1e-6)).method == "none"
+    assert (
+        find_sums(trace, PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut)).method
+        == "grace"
+    )
+    assert (
+        find_sums(
+            trace, PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut + 1e-6)
+        ).method
+        == "none"
+    )
 
 
 def test_weights_that_all_differ_forbid_sums_and_equal_ones_do_not(grouped):
@@ -101,17 +148,17 @@ def test_too_many_pairs_to_count_leave_the_table_alone_and_say_so():
     assert "sums could not be chosen (pair counts:" in find_sums(trace, QUICK).reason
 
 
-def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped, monkeypatch):
+def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped):
     trace = grouped()
     whole = find_sums(trace, QUICK)
     need = count_pairs(trace).counts_E.size * 8
-    limited = functools.partial(count_pairs, memory_limit_bytes=need)
-    monkeypatch.setattr("grace_torchrec.plans.candidates.count_pairs", limited)
-    fewer = find_sums(trace, QUICK)
-    assert whole.counted_share == 1
-    assert 0 < fewer.counted_share < 1
+    fewer = find_sums(trace, QUICK, memory_limit_bytes=need)
+    assert whole.best.refit.counted_share == 1
+    assert 0 < fewer.best.refit.counted_share < 1
     assert fewer.method == "grace"
     assert 0 < fewer.reads.cut <= whole.reads.cut + 0.05
+    others = find_sums(trace, PlanOptions(methods=("subsets",)), memory_limit_bytes=need)
+    assert others.best.refit.counted_share == 1  # they count no pairs
 
 
 def test_the_validation_fifth_is_that_of_the_split_of_train_bags(grouped):
@@ -130,55 +177,38 @@ def test_without_an_order_of_their_own_bags_are_permuted_by_the_seed():
     assert bags.validation.ids_L.tolist() == order[8:].tolist()
 
 
-bag_lists = st.lists(st.lists(st.integers(0, 7), max_size=6), min_size=10, max_size=30)
-
-
-@given(bag_lists, st.booleans(), st.data())
-def test_no_sums_save_more_than_the_bound(bags, with_weights, data):
-    trace = Trace.from_bags(bags, 8)
-    if with_weights:
-        weights = data.draw(
-            st.lists(st.integers(0, 2), min_size=trace.num_ids, max_size=trace.num_ids)
-        )
-        trace = weighted(trace, weights)
-    sums = StoredSums.from_clusters(8, np.array([0, 8]), np.arange(8))
-    assert count_reads(trace, sums).cut <= merge_bound(trace) + 1e-12
-
-
-@given(
-    st.lists(
-        st.permutations(range(6)).flatmap(lambda p: st.integers(2, 6).map(lambda k: p[:k])),
-        max_size=3,
-    )
-)
-def test_clusters_are_read_back_from_the_code(groups):
-    clusters = [[item + 6 * index for item in group] for index, group in enumerate(groups)]
-    offsets = np.cumsum([0, *map(len, clusters)])
-    members = np.array([item for cluster in clusters for item in cluster], np.int64)
-    read = clusters_of(StoredSums.from_clusters(30, offsets, members))
-    assert np.array_equal(read[0], offsets)
-    assert np.array_equal(read[1], members)
-
-
+@pytest.mark.parametrize("method", ["grace", "grace_floor", "subsets", "set_merge"])
 @pytest.mark.parametrize("share", [0.01, 1 / 16, 0.5, 0.9])
-def test_a_share_keeps_the_first_sums_and_never_more(grouped, share):
-    choice = find_sums(grouped(), PlanOptions(size_limits=(4,)))
-    fewer = trimmed(choice, share)
-    for part, whole in ((fewer.sums, choice.sums), (fewer.held_sums, choice.held_sums)):
+def test_a_share_keeps_the_best_sums_and_never_more(grouped, method, share):
+    options = PlanOptions(methods=(method,), size_limits=(4,), rewriting="ahead")
+    best = find_sums(grouped(), options).best
+    validation = find_sums(grouped(), options).bags.validation
+    for part, whole in (
+        (best.first(share), best.refit.sums),
+        (best.first_held(share), best.held_sums),
+    ):
         assert part.num_sums <= share * whole.num_sums
-        assert np.array_equal(part.set_indptr_R1, whole.set_indptr_R1[: part.num_sums + 1])
-        assert np.array_equal(part.set_items_S, whole.set_items_S[: part.set_items_S.size])
-    assert fewer.reads.cut <= choice.reads.cut
-    assert trimmed(choice, 1.0) is choice
+        assert type(part.code) is type(whole.code)
+        kept, known = ({tuple(sorted(row)) for row in rows_of(sums)} for sums in (part, whole))
+        assert kept <= known
+    assert count_reads(validation, best.first_held(share)).cut <= best.reads.cut + 1e-12
+    assert best.first(1.0) is best.refit.sums
+    assert best.first_held(1.0) is best.held_sums
+
+
+def rows_of(sums):
+    """The items of each stored row."""
+    bounds = sums.set_indptr_R1.tolist()
+    return [sums.set_items_S[a:b].tolist() for a, b in itertools.pairwise(bounds)]
 
 
 def test_a_share_is_used_up_to_the_last_whole_cluster(grouped):
-    choice = find_sums(grouped(), PlanOptions(size_limits=(4,)))
-    sizes = np.diff(clusters_of(choice.sums)[0])
+    best = find_sums(grouped(), PlanOptions(methods=("grace",), size_limits=(4,))).best
+    sizes = np.diff(best.refit.sums.code.listed()[0])
     stored = np.cumsum((1 << sizes) - 1 - sizes)
     for clusters in (1, 3, stored.size - 1):
-        share = stored[clusters - 1] / choice.sums.num_sums
-        assert trimmed(choice, share).sums.num_sums == stored[clusters - 1]
+        share = stored[clusters - 1] / best.refit.sums.num_sums
+        assert best.first(share).num_sums == stored[clusters - 1]
 
 
 @pytest.mark.parametrize(("name", "least"), [("ml100k", 0.38), ("retail", 0.10)])
@@ -186,6 +216,6 @@ def test_real_bags_reach_the_cut_of_the_paper_greedy(trace_path, name, least):
     with np.load(trace_path(name)) as file:
         trace = Trace(file["indptr"], file["indices"])
     split = split_bags(trace)
-    choice = find_sums(split.train, PlanOptions(), in_order=True)
+    choice = find_sums(split.train, GRACE, in_order=True)
     assert choice.reads.cut >= least
     assert count_reads(split.test, choice.sums).cut >= least

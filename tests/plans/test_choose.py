@@ -8,7 +8,7 @@ from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.traces.profile import TableProfile
 from grace_torchrec.traces.trace import Trace
 
-QUICK = PlanOptions(size_limits=(3, 4))
+QUICK = PlanOptions(methods=("grace",), size_limits=(3, 4))
 
 
 def test_a_table_of_items_that_come_together_is_used(spec_of, grouped, two_memories):

@@ -1,7 +1,10 @@
 """Plan files: what is saved comes back equal, and only a plan that fits the model is used."""
 
+import hashlib
 import json
-from dataclasses import replace
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,44 +18,116 @@ from grace_torchrec.traces.profile import Profile, TableProfile
 KEY = "sparse.ebc.t_item"
 
 
-def test_a_saved_plan_comes_back_equal(small_plan, tmp_path):
-    small_plan.save(tmp_path / "plan")
-    back = Plan.load(tmp_path / "plan")
-    assert list(back.tables) == list(small_plan.tables)
-    assert (back.memory, back.options) == (small_plan.memory, small_plan.options)
-    assert back.profile_fingerprint == small_plan.profile_fingerprint
-    for key, table in small_plan.tables.items():
+def assert_equal(back, plan):
+    """Both plans say the same, to the last byte of their arrays."""
+    assert list(back.tables) == list(plan.tables)
+    assert (back.memory, back.options) == (plan.memory, plan.options)
+    assert back.profile_fingerprint == plan.profile_fingerprint
+    for key, table in plan.tables.items():
         again = back.tables[key]
-        for name in ("spec", "verdict", "reason", "method", "lookup", "lookup_reason", "predicted"):
-            assert getattr(again, name) == getattr(table, name)
+        for field in fields(table):
+            if field.name not in ("sums", "placement", "sum_reads_R"):
+                assert getattr(again, field.name) == getattr(table, field.name), field.name
         for name in ("originals", "num_hbm_sums", "metadata", "hbm", "host"):
             assert getattr(again.placement, name) == getattr(table.placement, name)
         assert np.array_equal(again.placement.hot_items, table.placement.hot_items)
+        assert np.array_equal(again.sum_reads_R, table.sum_reads_R)
         assert (again.sums is None) == (table.sums is None)
         if table.sums is not None:
-            assert np.array_equal(again.sums.set_indptr_R1, table.sums.set_indptr_R1)
-            assert np.array_equal(again.sums.set_items_S, table.sums.set_items_S)
-            assert np.array_equal(again.sums.code.item_code_N, table.sums.code.item_code_N)
-            assert again.sums.code.item_code_N.dtype == table.sums.code.item_code_N.dtype
-    assert plan_fingerprint(back) == plan_fingerprint(small_plan)
-
-
-def test_a_plan_for_rewritten_bags_comes_back_equal(spec_of, grouped, two_memories, tmp_path):
-    profile = Profile({"t_item": TableProfile(grouped(), ("item",))})
-    options = PlanOptions(size_limits=(3, 4), rewriting="ahead")
-    plan = make_plan([spec_of()], profile, two_memories(30_000), options)
-    assert plan.tables[KEY].lookup == "ahead"
-    plan.save(tmp_path / "plan")
-    back = Plan.load(tmp_path / "plan")
-    assert back.options == options
-    assert back.tables[KEY].lookup == "ahead"
+            assert_equal_sums(again.sums, table.sums)
     assert plan_fingerprint(back) == plan_fingerprint(plan)
+
+
+def assert_equal_sums(again, sums):
+    assert type(again.code) is type(sums.code)
+    pairs = [
+        (again.set_indptr_R1, sums.set_indptr_R1),
+        (again.set_items_S, sums.set_items_S),
+        *((getattr(again.code, f.name), getattr(sums.code, f.name)) for f in fields(sums.code)),
+    ]
+    for one, other in pairs:
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
+def test_a_saved_plan_comes_back_equal(small_plan, tmp_path):
+    small_plan.save(tmp_path / "plan")
+    assert_equal(Plan.load(tmp_path / "plan"), small_plan)
+
+
+@pytest.mark.parametrize("rewriting", ["in_line", "ahead"])
+@pytest.mark.parametrize("method", ["grace", "grace_floor", "subsets", "set_merge"])
+def test_a_plan_of_every_method_comes_back_equal(
+    spec_of, grouped, two_memories, tmp_path, method, rewriting
+):
+    if method == "set_merge" and rewriting == "in_line":
+        return
+    profile = Profile({"t_item": TableProfile(grouped(), ("item",))})
+    options = PlanOptions(methods=(method,), size_limits=(3, 4), rewriting=rewriting)
+    plan = make_plan([spec_of()], profile, two_memories(130_000), options)
+    table = plan.tables[KEY]
+    assert (table.method, table.verdict) == (method, "use")
+    assert table.lookup == ("ahead" if rewriting == "ahead" else "fused")
+    assert table.curve
+    assert table.cuts
+    assert table.sum_reads_R.size == table.sums.num_sums
+    plan.save(tmp_path / "plan")
+    assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+VERSION_1 = Path(__file__).parent / "data" / "version_1"
+
+
+def test_a_plan_of_version_1_is_read_with_what_it_decided(tmp_path):
+    """Written by the code that knew method ``grace`` only."""
+    written = json.loads((VERSION_1 / "plan.json").read_text())
+    assert written["schema"] == 1
+    plan = Plan.load(VERSION_1)
+    assert plan.options.objective == "cut"
+    assert plan.options.methods == ("grace",)
+    item, user, new = plan.tables.values()
+    for table, told in zip((item, user, new), written["tables"], strict=True):
+        assert (table.verdict, table.method, table.reason) == (
+            told["verdict"],
+            told["method"],
+            told["reason"],
+        )
+        assert (table.parameter, table.cuts, table.curve) == ("", {}, ())
+        assert table.sum_reads_R.size == 0
+        assert table.placement.hbm.bytes == told["placement"]["hbm"]["bytes"]
+        kept = table.predicted.kept_bytes
+        assert table.predicted.extra_bytes == told["predicted"]["extra_bytes"] + kept
+    assert item.sums.num_sums == 400
+    assert item.sums_for_95pct is None
+    assert user.placement.hot_items.size == 40
+    assert item.predicted.kept_bytes > user.predicted.kept_bytes > new.predicted.kept_bytes == 0
+    plan.save(tmp_path / "plan")  # as today's
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == 2
+    assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+def test_damage_to_a_plan_of_version_1_is_seen(tmp_path):
+    for change in ({"verdict": "leave stock"}, {"arrays_fingerprint": "0" * 16}, {"spec": {}}):
+        folder = tmp_path / "plan"
+        shutil.copytree(VERSION_1, folder)
+        document = json.loads((folder / "plan.json").read_text())
+        document["tables"][0] |= change
+        (folder / "plan.json").write_text(json.dumps(document))
+        with pytest.raises(GraceError, match="was changed after it was written"):
+            Plan.load(folder)
+        kept = {k: v for k, v in document.items() if k not in ("plan_sha256", "arrays_sha256")}
+        sealed = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+        document["plan_sha256"] = sealed
+        (folder / "plan.json").write_text(json.dumps(document))
+        with pytest.raises(GraceError, match="table 0"):
+            Plan.load(folder)
+        shutil.rmtree(folder)
 
 
 def test_a_document_says_what_made_it_and_for_what(small_plan, tmp_path):
     small_plan.save(tmp_path / "plan")
     document = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert "numpy" in document["software"]
     assert document["memory"]["machine"] == "test machine"
     assert document["tables"][0]["spec"]["num_rows"] == 400

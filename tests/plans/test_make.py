@@ -11,7 +11,7 @@ from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
-QUICK = PlanOptions(size_limits=(3, 4))
+QUICK = PlanOptions(methods=("grace",), size_limits=(3, 4))
 H200 = MemoryModel.named("h200")
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction
+from grace_torchrec.plans.plan import CurvePoint, Plan, PlanOptions, Prediction
 
 GOOD = Prediction(
     ids=100,
@@ -14,6 +15,7 @@ GOOD = Prediction(
     extra_rows=5,
     extra_bytes=90,
     metadata_bytes=40,
+    kept_bytes=30,
     hbm_s=1e-6,
     host_s=2e-6,
     stock_s=5e-6,
@@ -31,6 +33,9 @@ GOOD = Prediction(
         ({"min_gain": -1e-9}, "min_gain"),
         ({"methods": ("merci",)}, "methods"),
         ({"methods": "grace"}, "methods"),
+        ({"methods": ("set_merge",)}, "methods"),
+        ({"methods": ("set_merge",), "rewriting": "ahead", "lookup": "stock"}, "methods"),
+        ({"objective": "rows"}, "objective"),
         ({"size_limits": (9,)}, "size_limits"),
         ({"size_limits": (1,)}, "size_limits"),
         ({"size_limits": (3.0,)}, "size_limits"),
@@ -45,6 +50,14 @@ GOOD = Prediction(
 def test_options_out_of_range_are_refused_by_name(change, named):
     with pytest.raises(GraceError, match=f"options: {named}"):
         PlanOptions(**change)
+
+
+def test_usable_methods_are_those_whose_code_bags_can_use_as_they_arrive():
+    in_line = ("grace", "grace_floor", "subsets")
+    assert PlanOptions().usable_methods == in_line
+    assert PlanOptions(rewriting="ahead").usable_methods == (*in_line, "set_merge")
+    assert PlanOptions(rewriting="ahead", lookup="fused").usable_methods == in_line
+    assert PlanOptions(methods=("subsets", "set_merge")).usable_methods == ("subsets",)
 
 
 @pytest.mark.parametrize("change", [{"row_dtype": "int8"}])
@@ -69,7 +82,8 @@ def test_a_time_is_that_of_the_slower_memory():
         {"cut": 0.5},
         {"cut": float("nan")},
         {"cut": None},
-        {"extra_bytes": 39},
+        {"extra_bytes": 69},
+        {"kept_bytes": -1},
         {"hbm_s": -1.0},
         {"host_s": float("inf")},
         {"stock_s": "1"},
@@ -88,7 +102,14 @@ def test_a_prediction_that_contradicts_itself_is_refused(change):
         {"sums": None},
         {"method": "none"},
         {"method": "merci"},
+        {"method": "subsets"},
         {"lookup": "auto"},
+        {"cuts": {"grace size_limit=3": 1.5}},
+        {"cuts": {"grace size_limit=3": float("nan")}},
+        {"curve": (CurvePoint(5, 0.1, 0.1), CurvePoint(4, 0.2, 0.2))},
+        {"sum_reads_R": np.zeros(3, np.int64)},
+        {"sum_reads_R": np.zeros(400, np.int32)},
+        {"sum_reads_R": np.full(400, -1)},
         {"predicted": GOOD},
     ],
 )
@@ -97,6 +118,22 @@ def test_a_table_plan_whose_parts_do_not_belong_together_is_refused(small_plan, 
     assert table.verdict == "use"
     with pytest.raises(GraceError, match=r"table sparse\.ebc\.t_item"):
         replace(table, **change)
+
+
+def test_how_few_sums_take_most_reads_is_known_where_their_reads_are(small_plan):
+    table = small_plan.tables["sparse.ebc.t_item"]
+    reads = table.sum_reads_R
+    most = table.sums_for_95pct
+    assert np.sort(reads)[::-1][:most].sum() >= 0.95 * reads.sum()
+    assert np.sort(reads)[::-1][: most - 1].sum() < 0.95 * reads.sum()
+    assert replace(table, sum_reads_R=np.zeros(0, np.int64)).sums_for_95pct is None
+    assert table.picked == f"{table.method} {table.parameter}"
+
+
+@pytest.mark.parametrize("change", [{"num_sums": -1}, {"num_sums": 1.0}, {"in_line_cut": 0.5}, {"ahead_cut": 1.1}, {"in_line_cut": float("nan")}])  # fmt: skip
+def test_a_point_of_the_curve_that_cannot_be_is_refused(change):
+    with pytest.raises(GraceError, match="curve"):
+        replace(CurvePoint(10, 0.1, 0.2), **change)
 
 
 def test_a_table_plan_is_for_one_table(small_plan, spec_of):

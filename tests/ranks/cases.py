@@ -24,6 +24,7 @@ from torchrec.distributed.types import ShardingPlan
 from grace_torchrec.errors import GraceError, NotSupported, StaleSums
 from grace_torchrec.modules import sharded_rows
 from grace_torchrec.modules._torchrec import local_shards
+from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.rewrite_ahead import rewrite
 from grace_torchrec.modules.swap import Swapped, rebuild_sums_, restore_
 from grace_torchrec.modules.verify import verify
@@ -66,6 +67,12 @@ def shard(model, way, world_size):
 def answer(model, bags):
     with torch.no_grad():
         return model(bags)[1]
+
+
+def in_line(ebc, bags):
+    """Rewrite bags in line, as a sharded module does."""
+    parts = bags_of(bags, ebc.input_names, ebc.is_weighted(), ebc.strict)
+    return ebc.rewriter(*parts, list(range(len(ebc.dims))), torch.empty(0, dtype=torch.int8))
 
 
 def raised(error, call, *args):

@@ -46,7 +46,7 @@ def _run(world_size: int, folder: Path, cases: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, HERE / "on_ranks.py", str(world_size), folder, *cases],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS)), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     (folder / "output.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
     for rank in range(world_size):  # who never wrote anything died or hung at the start

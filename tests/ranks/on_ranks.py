@@ -18,8 +18,11 @@ import warnings
 from pathlib import Path
 
 import cases
+import swapped_models
 import torch
 import torch.distributed as dist
+
+from grace_torchrec.modules.rewrite_ahead import rewrite
 
 TIMEOUT_S = 240
 
@@ -55,12 +58,26 @@ def run(rank: int, world_size: int, folder: Path, names: list[str]) -> None:
     os._exit(0)
 
 
+def compile_kernels() -> None:
+    """Compile what the cases will need, or read it from the cache: once, not on every rank."""
+    for lookup in ("fused", "ahead"):
+        for weighted in (False, True):
+            model = swapped_models.swapped_model(lookup=lookup, weighted=weighted)
+            bags = swapped_models.batch(0, weighted=weighted)
+            (ready,) = rewrite([bags], model, prefetch=0)
+            with torch.no_grad():
+                model(bags)
+                model(ready)
+    cases.in_line(model.ebc, bags)
+
+
 def main() -> int:
     """Fork the ranks and wait for them."""
     world_size, folder, names = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     torch.set_num_threads(1)
     logging.getLogger("torchrec").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
+    compile_kernels()
     children = []
     for rank in range(world_size):
         child = os.fork()

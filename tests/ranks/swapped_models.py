@@ -14,18 +14,21 @@ from torchrec.modules.embedding_configs import DataType
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.modules.swap import accelerate_
+from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.plan import Plan, PlanOptions, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.sums.stored_sums import StoredSums
 
 NUM_ROWS, DIM = 24, 8
-CLUSTERS = ((1, 2), (3, 4, 5), (6, 7, 8))  # 1 + 4 + 4 sums
+CLUSTERS = ((1, 2), (3, 4, 5), (6, 7, 8))
+SETS = ((1, 2), (2, 3), (3, 4, 5), (6, 7, 8))  # they overlap, as clusters cannot
+METHOD_OF = {"clusters": "grace", "subsets": "subsets", "sets": "set_merge"}
 MEMORY = MemoryModel("test machine", (Tier("hbm", 10**9, 20e9), Tier("host", 10**9, 1e9)))
 # Originals in either memory, sums split over both, hot rows, no sums at all, MEAN, two features.
 LAYOUTS = {
     "t_item": {"originals": "host", "num_hbm_sums": 4, "hot_items": (9, 11)},
-    "t_page": {"originals": "hbm", "num_hbm_sums": 9},
-    "t_user": {"originals": "host", "num_hbm_sums": 0, "clusters": ()},
+    "t_page": {"originals": "hbm", "num_hbm_sums": 7, "code": "subsets"},
+    "t_user": {"originals": "host", "num_hbm_sums": 0, "code": None},
     "t_shop": {"originals": "host", "num_hbm_sums": 0},
 }
 FEATURES = {
@@ -81,22 +84,37 @@ def swapped_model(*, lookup="fused", **stock) -> Model:
     """Return the model swapped, every table planned for the same lookup."""
     model = stock_model(**stock)
     specs = table_specs(model)
-    tables = {spec.key: table_plan(spec, lookup=lookup, **LAYOUTS[spec.name]) for spec in specs}
+    layouts = {**LAYOUTS}
+    if lookup == "ahead":  # a code that is rewritten ahead only
+        layouts["t_shop"] = {**LAYOUTS["t_shop"], "code": "sets"}
+    tables = {spec.key: table_plan(spec, lookup=lookup, **layouts[spec.name]) for spec in specs}
     accelerate_(model, Plan(tables, MEMORY, PlanOptions()))
     return model
 
 
+def sums_of(num_rows, code) -> StoredSums:
+    """Return 9 sums of clusters, 7 of subsets, or 4 of sets."""
+    ends = np.cumsum([0, *map(len, CLUSTERS)])
+    members = np.array([item for cluster in CLUSTERS for item in cluster], np.int64)
+    if code == "clusters":
+        return StoredSums.from_clusters(num_rows, ends, members)
+    if code == "sets":
+        indptr = np.cumsum([0, *map(len, SETS)])
+        return StoredSums.from_sets(num_rows, indptr, np.concatenate(SETS).astype(np.int64))
+    starts = np.cumsum([0, *(2 ** len(cluster) for cluster in CLUSTERS)])
+    masks = [(3,), (3, 5, 7), (3, 5, 7)]
+    entries = [start + mask for start, some in zip(starts, masks, strict=False) for mask in some]
+    return StoredSums.from_subsets(num_rows, ends, members, np.array(entries, np.int64))
+
+
 def table_plan(
-    spec, *, originals, num_hbm_sums, hot_items=(), clusters=CLUSTERS, lookup="fused"
+    spec, *, originals, num_hbm_sums, hot_items=(), code="clusters", lookup="fused"
 ) -> TablePlan:
-    ends = np.cumsum([0, *map(len, clusters)])
-    members = np.array([item for cluster in clusters for item in cluster], np.int64)
-    sums = StoredSums.from_clusters(spec.num_rows, ends, members)
+    """Return a plan made by hand; without a code the table stores nothing."""
+    sums = sums_of(spec.num_rows, code) if code else StoredSums.none(spec.num_rows)
     in_hbm = num_hbm_sums + (spec.num_rows if originals == "hbm" else len(hot_items))
-    extra_rows = sums.num_sums + len(hot_items)
-    in_host = spec.num_rows + extra_rows - in_hbm
+    in_host = spec.num_rows + sums.num_sums + len(hot_items) - in_hbm
     hot_map = spec.num_rows * 4 if hot_items else 0
-    metadata = sums.metadata_bytes + hot_map
     placement = Placement(
         originals=originals,
         num_hbm_sums=num_hbm_sums,
@@ -108,16 +126,17 @@ def table_plan(
         hbm=TierUse(in_hbm, in_hbm * spec.row_bytes + hot_map, 0),
         host=TierUse(in_host, in_host * spec.row_bytes + sums.metadata_bytes, 0),
     )
+    extra = extra_of(sums, placement)
     predicted = Prediction(
-        ids=1, rows_read=1, cut=0.0, extra_rows=extra_rows,
-        extra_bytes=extra_rows * spec.row_bytes + metadata, metadata_bytes=metadata,
+        ids=1, rows_read=1, cut=0.0, extra_rows=extra.rows, extra_bytes=extra.bytes,
+        metadata_bytes=extra.metadata_bytes, kept_bytes=extra.kept_bytes,
         hbm_s=1.0, host_s=1.0, stock_s=1.0,
     )  # fmt: skip
     return TablePlan(
         spec=spec,
         verdict="use",
         reason="made by hand for a test",
-        method="grace" if sums.num_sums else "none",
+        method=METHOD_OF[code] if code else "none",
         sums=sums,
         placement=placement,
         lookup=lookup if sums.num_sums else "fused",

@@ -7,6 +7,7 @@ import pytest
 
 from bench.scheduling.bound import bound
 from bench.scheduling.events import events
+from bench.scheduling.memory import static_peaks
 from bench.scheduling.order import order
 from bench.scheduling.random_graphs import random_problem
 from grace_torchrec.errors import GraceError, PlanMismatch
@@ -75,13 +76,18 @@ def test_four_hundred_small_graphs_are_nearly_optimal():
     assert found["worse_than_topological"] == 0
 
 
-def test_the_committed_models_meet_bound_and_events_together():
+def test_the_committed_models_meet_bound_events_and_memory_together():
     ratios, calm = bound(), events()
+    assert max(static_peaks().values()) <= 1.1
     assert len(ratios["cells"]) == 12
     assert ratios["median"] <= 1.03
     assert ratios["failed"] == []
     assert all(cell["ratio"] <= 1.15 or cell["over_searched"] <= 1.02 for cell in ratios["cells"])
-    assert max(cell["over_tight_bound"] for cell in ratios["cells"]) <= 1.02
+    # memory binds in DIN: its schedules are a little longer than the shortest
+    assert all(
+        cell["over_tight_bound"] <= (1.03 if cell["cell"].startswith("din") else 1.02)
+        for cell in ratios["cells"]
+    )
     assert calm["events_per_op"] <= 0.3
     assert calm["switches_per_op"] <= 0.2
     assert calm["waits_over_minimum"] <= 1.05

@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.sums.clusters import cluster_code, cluster_sets, num_sums, subset_row
@@ -59,3 +61,18 @@ def test_broken_clusters_are_refused(offsets, members, message):
 def test_what_is_no_subset_of_two_or_more_has_no_row(wanted):
     with pytest.raises(GraceError, match="not a subset"):
         subset_row(0, (7, 3, 9), wanted)
+
+
+@given(
+    st.lists(
+        st.permutations(range(6)).flatmap(lambda p: st.integers(2, 6).map(lambda k: p[:k])),
+        max_size=3,
+    )
+)
+def test_clusters_are_read_back_from_the_code(groups):
+    clusters = [[item + 6 * index for item in group] for index, group in enumerate(groups)]
+    offsets = np.cumsum([0, *map(len, clusters)])
+    members = np.array([item for cluster in clusters for item in cluster], np.int64)
+    read = cluster_code(30, offsets, members).listed()
+    assert np.array_equal(read[0], offsets)
+    assert np.array_equal(read[1], members)

@@ -1,7 +1,9 @@
-"""One door for a whole lookup: a batch is checked and looked up in a single call by addresses.
+"""Doors: a batch is checked and looked up in a single call by addresses.
 
-Flow: ``FeatureRows.serve`` -> *serve_i64* or *serve_i32* -> _lookup.py.  An array costs about a
-microsecond each time it crosses into compiled code, an integer costs nothing.
+Flow: ``FeatureRows.serve`` -> *serve_i64*, *serve_i32* or their shared forms -> _lookup.py;
+``FeatureRows.pool`` -> *pool* or *pool_shared* -> _pool_rows.py.  An array costs about a microsecond
+each time it crosses into compiled code, an integer costs nothing.  Shared forms are functions of
+their own: one thread never waits for parallel code to be compiled.
 """
 
 from typing import Any
@@ -12,7 +14,8 @@ from numba.extending import intrinsic
 
 from grace_kernels._jit import jit
 from grace_kernels._llvm import PTR, load_i32, load_i64
-from grace_kernels._lookup import lookup_span
+from grace_kernels._lookup import POSITION, lookup_parallel, lookup_span
+from grace_kernels._pool_rows import pool_parallel, pool_span
 
 
 @intrinsic(prefer_literal=True)
@@ -55,11 +58,25 @@ def _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out
 
 
 @jit
-def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, features, stride,
-              policy, out_at, out_stride, reads):  # fmt: skip
+def _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride, policy,
+                  out_at, out_stride, reads):  # fmt: skip
+    """Check unweighted bags and look them up with several threads."""
+    if _misfit(offsets, ids.size, lengths_at, length_bytes):
+        return False
+    bad, _ = lookup_parallel(
+        num_threads, ids, offsets, np.zeros(0, np.float32), features, stride, policy, out_at,
+        out_stride, reads,
+    )  # fmt: skip
+    return bad < 0
+
+
+@jit
+def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
+              features, stride, policy, out_at, out_stride, reads):  # fmt: skip
     """Check bags of int64 ids and look them up.
 
     Args:
+        num_threads: Threads of the shared forms.
         ids_at: Address of the ids of all features.
         num_ids: How many.
         offsets_at: Address of int64 offsets.
@@ -83,10 +100,88 @@ def serve_i64(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes
 
 
 @jit
-def serve_i32(ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes, features, stride,
-              policy, out_at, out_stride, reads):  # fmt: skip
+def serve_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
+              features, stride, policy, out_at, out_stride, reads):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids."""
     ids = carray(_pointer(ids_at, 1), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
     return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
                   out_stride, reads)  # fmt: skip
+
+
+@jit
+def serve_shared_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
+                     length_bytes, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+    """Do what ``serve_i64`` does with several threads."""
+    ids = carray(_pointer(ids_at, 0), num_ids)
+    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
+                         policy, out_at, out_stride, reads)  # fmt: skip
+
+
+@jit
+def serve_shared_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
+                     length_bytes, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+    """Do what ``serve_i64`` does for int32 ids with several threads."""
+    ids = carray(_pointer(ids_at, 1), num_ids)
+    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
+                         policy, out_at, out_stride, reads)  # fmt: skip
+
+
+@jit
+def _rewritten(rows_at, num_rows, offsets_at, given_at, num_bags, features, stride):
+    """Return rows, offsets, and the ends of the bags before they were rewritten; empty: no batch."""
+    rows = carray(_pointer(rows_at, 0), num_rows)
+    offsets = carray(_pointer(offsets_at, 0), num_bags + 1)
+    lengths = carray(_pointer(given_at, 0), num_bags)
+    given = np.zeros(num_bags + 1, np.int64)
+    for bag in range(num_bags):
+        given[bag + 1] = given[bag] + lengths[bag]
+    wrong = _misfit(offsets, num_rows, 0, 8)
+    for feature in range(features.shape[0]):
+        wrong |= (features[feature, POSITION] + 1) * stride > num_bags
+    return rows, offsets, given[:0] if wrong else given
+
+
+@jit
+def pool(num_threads, rows_at, num_rows, offsets_at, given_at, num_bags, features, stored, stride,
+         out_at, out_stride):  # fmt: skip
+    """Check rewritten bags without weights, and sum their rows.
+
+    Args:
+        num_threads: Threads of the shared form.
+        rows_at: Address of int64 rows of all features.
+        num_rows: How many.
+        offsets_at: Address of int64 offsets, one more than bags.
+        given_at: Address of int64 lengths of the bags before they were rewritten.
+        num_bags: Bags of all rewritten features.
+        features: int64 ``[F, NUM_COLUMNS]`` of _lookup.py.
+        stored: int64 ``[F]``, sums of each feature's table.
+        stride: Bags of each feature.
+        out_at: Address of the output.
+        out_stride: Bytes between the outputs of two bags.
+
+    Returns:
+        Whether all went well; otherwise what was written does not count.
+    """
+    rows, offsets, given = _rewritten(rows_at, num_rows, offsets_at, given_at, num_bags, features,
+                                      stride)  # fmt: skip
+    if given.size == 0:
+        return False
+    bad, _ = pool_span(0, features.shape[0] * stride, rows, offsets, given, np.zeros(0, np.float32),
+                       features, stored, stride, out_at, out_stride)  # fmt: skip
+    return bad < 0
+
+
+@jit
+def pool_shared(num_threads, rows_at, num_rows, offsets_at, given_at, num_bags, features, stored,
+                stride, out_at, out_stride):  # fmt: skip
+    """Do what ``pool`` does with several threads."""
+    rows, offsets, given = _rewritten(rows_at, num_rows, offsets_at, given_at, num_bags, features,
+                                      stride)  # fmt: skip
+    if given.size == 0:
+        return False
+    bad, _ = pool_parallel(num_threads, rows, offsets, given, np.zeros(0, np.float32), features,
+                           stored, stride, out_at, out_stride)  # fmt: skip
+    return bad < 0

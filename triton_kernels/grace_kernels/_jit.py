@@ -26,16 +26,18 @@ def _stamp(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def jit(function: Any = None, *, parallel: bool = False) -> Any:
+def jit(function: Any = None, *, parallel: bool = False, inline: bool = False) -> Any:
     """Compile without the GIL, cached on disk under a stamp of all sources beside it.
 
     Args:
         function: The function, when used as a bare decorator.
         parallel: Let ``prange`` use several threads.
+        inline: Let LLVM copy it into its callers, however large it is: for what runs once an id.
     """
+    options: dict[str, Any] = {"nogil": True, "parallel": parallel, "forceinline": inline}
     if function is None:
-        return lambda given: _compile(given, parallel)
-    return _compile(function, parallel)
+        return lambda given: _compile(given, options)
+    return _compile(function, options)
 
 
 def compile_for_address(function: Callable[..., Any], signature: Any) -> Any:
@@ -52,14 +54,14 @@ def compile_for_address(function: Callable[..., Any], signature: Any) -> Any:
     return compiled
 
 
-def _compile(function: Callable[..., Any], parallel: bool) -> Any:
+def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Compile one function; without a writable cache, or a stamp, nothing is cached."""
     try:
-        compiled = njit(nogil=True, cache=True, parallel=parallel)(function)
+        compiled = njit(cache=True, **options)(function)
     except RuntimeError:  # no folder can hold a cache: compile in every process
-        return njit(nogil=True, parallel=parallel)(function)
+        return njit(**options)(function)
     if not _stamped(compiled, function):
-        return njit(nogil=True, parallel=parallel)(function)
+        return njit(**options)(function)
     return compiled
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 I1, I8, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
@@ -22,6 +23,16 @@ PTR = ir.PointerType()
 # away, and what it prefetches it evicts again.
 READ, LEVEL_2, DATA = 0, 2, 1
 CACHE_LINE = 64
+
+
+def target_has(feature: str) -> bool:
+    """Tell whether numba compiles for CPUs with a feature: by default for this host, not always.
+
+    >>> target_has("a-feature-of-no-cpu")
+    False
+    """
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{feature}" in features.split(",")
 
 
 @intrinsic
@@ -51,6 +62,27 @@ def load_i64(typing_context: Any, address: Any) -> Any:
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return b.load(b.inttoptr(args[0], PTR), typ=I64, align=8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def load_u8(typing_context: Any, address: Any) -> Any:
+    """Return the byte at ``address`` as int64."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.zext(b.load(b.inttoptr(args[0], PTR), typ=I8, align=1), I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def lowest_bit(typing_context: Any, bits: Any) -> Any:
+    """Return the number of the lowest bit that is set in an int64, 64 if none is."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        count = llvm_function(b, "llvm.cttz.i64", I64, [I64, I1])
+        return b.call(count, [args[0], I1(0)])
 
     return types.int64(types.int64), codegen
 

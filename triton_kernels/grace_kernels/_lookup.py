@@ -16,6 +16,7 @@ from numba import prange
 
 from grace_kernels._jit import jit
 from grace_kernels._llvm import call_sum
+from grace_kernels._places import PARTS_AT, U
 from grace_kernels._prefetch import QUEUE_SIZE, prefetch_rest, refill
 from grace_kernels._rewrite import (
     CHUNK_IDS,
@@ -25,13 +26,13 @@ from grace_kernels._rewrite import (
     make_scratch,
     rewrite_chunk,
 )
-from grace_kernels._split_ids import GROUP, U
+from grace_kernels._split_ids import GROUP
 from grace_kernels._sum_rows import AHEAD
 
-# Columns of the features: ten of ``Table``, then position in the batch, rows are summed by the
+# Columns of the features: twelve of ``Table``, then position in the batch, rows are summed by the
 # function at, bytes from the start of an output row, MEAN pooling.
-TABLE_COLUMNS = 10
-POSITION, SUM_AT, OUT_BYTES, IS_MEAN, NUM_COLUMNS = 10, 11, 12, 13, 14
+ROW_BYTES, TABLE_COLUMNS = 4, 12
+POSITION, SUM_AT, OUT_BYTES, IS_MEAN, NUM_COLUMNS = 12, 13, 14, 15, 16
 
 
 @jit
@@ -53,7 +54,7 @@ def first_misfit(offsets: Any, lengths: Any) -> Any:
 def table_of(features: Any, feature: Any) -> Any:
     """Return the ``Table`` of a feature."""
     f = features[feature]
-    return (f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9])
+    return (f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10], f[11])
 
 
 @jit
@@ -103,27 +104,18 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
     Returns:
         (-1 or the position of a bad id, its feature).
     """
-    longest, generic = np.int64(1), weights.size > 0
     weight_bits = weights.view(np.int32)
-    for feature in range(features.shape[0]):
-        low, high = bags_inside(begin, end, feature, stride)
-        at = features[feature, POSITION] * stride
-        longest = max(longest, longest_bag(offsets, at + low, at + high))
-        generic |= is_generic(table_of(features, feature), weight_bits)
+    longest, generic, splits = _what_comes(begin, end, offsets, weight_bits, features, stride)
     room = CHUNK_IDS + longest + GROUP + AHEAD
     rows = np.empty((2, room), np.int64)
     origin = np.empty(room if weights.size > 0 else 0, np.int64)
     row_weights = np.empty((2, origin.size), np.float32)
     ends = np.zeros((2, CHUNK_IDS + 2), np.int64)
-    scratch = make_scratch(longest, generic)
+    scratch = make_scratch(longest, generic, splits)
     queue = np.zeros(QUEUE_SIZE, np.int64)
     # int64 from the start: a literal would make numba compile everything it reaches twice
     epoch, clustered, turn = np.int64(0), np.int64(0), np.int64(0)
-    waiting, waiting_first, waiting_last = (
-        np.int64(-1),
-        np.int64(0),
-        np.int64(0),
-    )  # the chunk before
+    waiting, waiting_first, waiting_last = np.int64(-1), np.int64(0), np.int64(0)  # chunk before
     for feature in range(features.shape[0]):
         low, high = bags_inside(begin, end, feature, stride)
         at = features[feature, POSITION] * stride
@@ -144,17 +136,13 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             for i in range(count if weights.size > 0 else 0):
                 row_weights[turn, i] = weights[origin[i]]
             if waiting >= 0:
-                copy_head(
-                    rows[turn], count, rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
-                )
-                _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
-                        row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
+                _finish(features, waiting, waiting_first, waiting_last, offsets, stride,
+                        rows[1 - turn], row_weights[1 - turn], ends[1 - turn], rows[turn], count,
+                        out_at, out_stride, queue)  # fmt: skip
             queued, taken = count, clustered if weights.size == 0 else np.int64(0)
             if table[6] == 0:  # its rows are prefetched by who sums, but for the first ones
-                queued, taken = (
-                    (min(count, AHEAD) if waiting != feature else np.int64(0)),
-                    np.int64(0),
-                )
+                queued = min(count, AHEAD) if waiting != feature else np.int64(0)
+                taken = np.int64(0)
             refill(
                 queue, rows[turn].ctypes.data, queued, table[4], given[last] - given[first], taken
             )
@@ -162,12 +150,24 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             turn = 1 - turn
             first = last
     if waiting >= 0:
-        copy_head(
-            rows[turn], np.int64(0), rows[1 - turn], ends[1 - turn, waiting_last - waiting_first]
-        )
         _finish(features, waiting, waiting_first, waiting_last, offsets, stride, rows[1 - turn],
-                row_weights[1 - turn], ends[1 - turn], out_at, out_stride, queue)  # fmt: skip
+                row_weights[1 - turn], ends[1 - turn], rows[turn], np.int64(0), out_at, out_stride,
+                queue)  # fmt: skip
     return np.int64(-1), 0
+
+
+@jit
+def _what_comes(begin, end, offsets, weight_bits, features, stride):
+    """Return the longest bag of a span, if a chunk needs the generic path, if a mask is split."""
+    longest, generic, splits = np.int64(1), False, False
+    for feature in range(features.shape[0]):
+        low, high = bags_inside(begin, end, feature, stride)
+        at = features[feature, POSITION] * stride
+        table = table_of(features, feature)
+        longest = max(longest, longest_bag(offsets, at + low, at + high))
+        generic |= is_generic(table, weight_bits)
+        splits |= table[PARTS_AT] != 0
+    return longest, generic, splits
 
 
 @jit
@@ -178,9 +178,10 @@ def copy_head(source: Any, size: Any, target: Any, end: Any) -> Any:
 
 
 @jit
-def _finish(features, feature, first, last, offsets, stride, rows, row_weights, ends, out_at,
-            out_stride, queue):  # fmt: skip
-    """Prefetch what is left of a chunk, and sum it."""
+def _finish(features, feature, first, last, offsets, stride, rows, row_weights, ends, next_rows,
+            num_next, out_at, out_stride, queue):  # fmt: skip
+    """Prefetch what is left of a chunk, and sum it; ``next_rows`` are those of the chunk after."""
+    copy_head(next_rows, num_next, rows, ends[last - first])
     prefetch_rest(queue)
     at = features[feature, POSITION] * stride
     given = offsets[at : at + stride + 1]
@@ -200,13 +201,13 @@ def span_start(thread: Any, num_threads: Any, offsets: Any, features: Any, strid
     total = np.int64(0)
     for feature in range(features.shape[0]):
         at = features[feature, POSITION] * stride
-        total += (offsets[at + stride] - offsets[at]) * features[feature, 4]
+        total += (offsets[at + stride] - offsets[at]) * features[feature, ROW_BYTES]
     share = total * thread // num_threads
     for feature in range(features.shape[0]):
         at = features[feature, POSITION] * stride
-        size = (offsets[at + stride] - offsets[at]) * features[feature, 4]
+        size = (offsets[at + stride] - offsets[at]) * features[feature, ROW_BYTES]
         if share < size:
-            wanted = offsets[at] + share // features[feature, 4]
+            wanted = offsets[at] + share // features[feature, ROW_BYTES]
             bag = np.searchsorted(offsets[at : at + stride + 1], wanted, side="right") - 1
             return feature * stride + bag
         share -= size

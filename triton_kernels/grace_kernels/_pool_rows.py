@@ -19,10 +19,9 @@ from grace_kernels._lookup import (
     sum_chunk,
     table_of,
 )
-from grace_kernels._merge import stored_place
+from grace_kernels._places import U, plain_place, stored_place
 from grace_kernels._prefetch import prefetch_row
 from grace_kernels._rewrite import CHUNK_IDS, end_of_chunk, longest_bag
-from grace_kernels._split_ids import U, plain_place
 from grace_kernels._sum_rows import AHEAD
 
 

@@ -1,8 +1,8 @@
 """Numba core of rewriting: bags of ids become lists of places of rows.
 
 Flow: cpu.py calls rewrite_all; _lookup.py calls rewrite_chunk and sums the places.
-_split_ids.py and _merge.py do the two passes over a chunk.
-Meaning: reference.py (``rewrite_clusters_reference``), equal row by row.
+_split_ids.py and _merge.py (or _merge_weighted.py) do the two passes over a chunk.
+Meaning: reference.py (``rewrite_clusters_reference``) and reference_subsets.py, equal row by row.
 """
 
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from grace_kernels._jit import jit
-from grace_kernels._merge import merge_chunk, merge_weighted_chunk, num_slots
+from grace_kernels._merge import merge_chunk, num_slots
+from grace_kernels._merge_subsets import make_subset_scratch, merge_subset_chunk
+from grace_kernels._merge_weighted import merge_weighted_chunk
+from grace_kernels._places import PARTS_AT
 from grace_kernels._prefetch import QUEUE_SIZE
 from grace_kernels._split_ids import make_split, split_chunk
 
@@ -18,18 +21,20 @@ CHUNK_IDS = 512  # ids in flight: their rows fit in the cache
 
 
 @jit
-def make_scratch(longest: Any, generic: Any) -> Any:
-    """Return the scratch of rewriting: room for the split, hash table, its slots, weighted tables.
+def make_scratch(longest: Any, generic: Any, splits: Any) -> Any:
+    """Return the scratch of rewriting: split, hash table, of subset codes, weighted tables.
 
     Args:
         longest: Ids of the longest bag.
         generic: Whether bags are weighted or codes wide.
+        splits: Whether a table has a subset code.
     """
+    num_entries = num_slots(longest) + 1
     split = make_split(CHUNK_IDS + longest, CHUNK_IDS + 1)
-    entries = np.zeros(num_slots(longest) + 1, np.int64)
-    slots = np.empty(longest + 1, np.int64)
+    hashed = np.zeros(num_entries, np.int64), np.empty(longest + 1, np.int64)
+    subset_scratch = make_subset_scratch(longest if splits else 0, num_entries if splits else 0)
     wide = np.empty((4, num_slots(longest) if generic else 0), np.int64)
-    return split, entries, slots, wide
+    return split, hashed, subset_scratch, wide
 
 
 @jit
@@ -83,16 +88,21 @@ def rewrite_chunk(ids: Any, offsets: Any, first: int, last: int, weight_bits: An
         (new epoch, ids asked for (padding and dropped ids left out), clustered ids, -1 or the
         position of a bad id).
     """
-    split, entries, slots, wide = scratch
+    split, hashed, subset_scratch, wide = scratch
     bad = split_chunk(ids, offsets, first, last, table, policy, origin.size > 0, split, queue)
     if bad >= 0:
         return epoch, np.int64(0), np.int64(0), bad
     bags = last - first
     clustered = split[3][bags]
     if is_generic(table, weight_bits):
-        merge_weighted_chunk(split, bags, table, weight_bits, wide, rows, origin, out, ends)
+        wide_scratch = wide, subset_scratch[0]
+        merge_weighted_chunk(split, bags, table, weight_bits, wide_scratch, rows, origin, out, ends)
+    elif table[PARTS_AT] != 0:
+        epoch = merge_subset_chunk(
+            split, bags, table, hashed, subset_scratch, epoch, rows, out, ends, queue
+        )
     else:
-        epoch = merge_chunk(split, bags, table, entries, slots, epoch, rows, out, ends, queue)
+        epoch = merge_chunk(split, bags, table, hashed, epoch, rows, out, ends, queue)
     return epoch, split[1][bags] + clustered, clustered, np.int64(-1)
 
 
@@ -101,7 +111,8 @@ def rewrite_all(ids, offsets, weight_bits, table, policy, rows, origin):
     """Rewrite every bag into row ids; return ends, ids asked for, position of a bad id or -1."""
     bags = offsets.size - 1
     ends = np.zeros(bags + 1, np.int64)
-    scratch = make_scratch(longest_bag(offsets, 0, bags), is_generic(table, weight_bits))
+    longest, splits = longest_bag(offsets, 0, bags), table[PARTS_AT] != 0
+    scratch = make_scratch(longest, is_generic(table, weight_bits), splits)
     queue = np.zeros(QUEUE_SIZE, np.int64)
     epoch, total, first = np.int64(0), np.int64(0), np.int64(0)
     while first < bags:

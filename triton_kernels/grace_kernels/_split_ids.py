@@ -3,8 +3,7 @@
 Flow: _rewrite.py calls split_chunk for a few bags; what it sets aside goes to _merge.py.
 Meaning: reference.py (``rewrite_clusters_reference``, ``apply_bad_id_policy_reference``).
 
-What is written for a row is its place in ``Table``: an absolute address for the lookup, the
-row id itself for rewriting alone (one byte a row, plain rows at 0, stored rows at N).
+What is written for a row is its place, as _places.py has it.
 
 How it is fast: nothing branches on what an id is. With AVX-512 eight ids go at once: their words
 of packed_codes.py are gathered, then the codes of the clustered ones, and the two kinds are
@@ -19,7 +18,6 @@ Indices are cast to ``uintp``: numba then leaves out the wrap-around of negative
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -27,7 +25,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from grace_kernels._jit import jit
-from grace_kernels._llvm import I1, I8, I64, PTR, llvm_function, load_i32, load_i64, splat
+from grace_kernels._llvm import (
+    I1,
+    I8,
+    I64,
+    PTR,
+    llvm_function,
+    load_i32,
+    load_i64,
+    splat,
+    target_has,
+)
+from grace_kernels._places import U, plain_place
 from grace_kernels._prefetch import (
     END,
     LIST_AT,
@@ -37,31 +46,12 @@ from grace_kernels._prefetch import (
     prefetch_row,
     prefetch_rows,
 )
-from grace_kernels.packed_codes import ITEMS_A_WORD, rank_in_word
+from grace_kernels.packed_codes import ITEMS_A_WORD, WORD_SHIFT, rank_in_word
 from grace_kernels.reference import DROP, PADDING, RAISE, ZERO_ROW
 
-U = np.uintp
 GROUP = 8  # ids at once
-HAS_AVX512 = bool(llvm.get_host_cpu_features().get("avx512f", False))
+HAS_AVX512 = target_has("avx512f")
 MOST_ROWS = np.int64(1 << 32)  # row numbers below this are multiplied by one cheap instruction
-WORD_SHIFT = ITEMS_A_WORD.bit_length() - 1
-
-# Where the rows and codes of a table lie: (plain_at, hbm_at, host_at: addresses of the original
-# rows and of the stored rows in each tier, num_hbm_sums, row_bytes, num_rows, words_at, codes_at:
-# packed codes, words_at 0 without sums, code_bytes, hot_at: int32 per item, the row at hbm_at
-# that copies it or -1, 0 without hot rows).
-Table = tuple[int, int, int, int, int, int, int, int, int, int]
-
-
-@jit
-def plain_place(item: Any, table: Any) -> Any:
-    """Return where the row of an item lies: a hot row, or its original."""
-    plain_at, hbm_at, _, _, row_bytes, _, _, _, _, hot_at = table
-    if hot_at != 0:
-        hot = load_i32(hot_at + 4 * item)
-        if hot >= 0:
-            return hbm_at + hot * row_bytes
-    return plain_at + item * row_bytes
 
 
 @jit
@@ -183,7 +173,7 @@ def _split_groups(ids, offsets, first, bag, last, position, table, split, alone,
 @jit
 def _split_one_by_one(ids, begin, end, table, policy, weighted, split, alone, clustered):
     """Do what ``split_chunk`` does for positions ``begin .. end - 1``, id by id."""
-    _, _, _, _, _, num_rows, words_at, codes_at, code_bytes, _ = table
+    num_rows, words_at, codes_at, code_bytes = table[5:9]
     singles, _, multi, _ = split
     for position in range(begin, end):
         item = np.int64(ids[U(position)])

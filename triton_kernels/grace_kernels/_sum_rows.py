@@ -12,7 +12,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -28,6 +27,7 @@ from grace_kernels._llvm import (
     emit_prefetch,
     llvm_function,
     splat,
+    target_has,
 )
 
 FLOAT32, FLOAT16, INT8 = 0, 1, 2
@@ -36,7 +36,7 @@ HEAD_BYTES = {FLOAT32: 0, FLOAT16: 0, INT8: 4}  # fbgemm's int8 rows begin with 
 LANES = 16
 AHEAD = 32  # rows
 # 256 columns fill half of the 32 AVX-512 registers; AVX2 has 16 registers of half the width.
-WIDEST = 256 if llvm.get_host_cpu_features().get("avx512f", False) else 64
+WIDEST = 256 if target_has("avx512f") else 64
 PIECES = (256, 128, 64, 32, 16, 4, 1)
 
 

@@ -1,7 +1,8 @@
 """Triton rewriting: the items of a bag that share a cluster become one row, a program per bag.
 
-Flow: raw bags -> *rewrite_clusters* -> pooling.py.  Meaning: ``rewrite_clusters_reference``; numba
-twin: _merge.py.  Source: GRACE, ASPLOS'23 (an address is arithmetic on the items).
+Flow: raw bags -> *rewrite_clusters* -> pooling.py.  Meaning: ``rewrite_clusters_reference``, with
+subset tables ``rewrite_subsets_reference`` (subsets.py splits the masks); numba twins: _merge.py
+and _merge_subsets.py.  Source: GRACE, ASPLOS'23 (an address is arithmetic on the items).
 
 Derived: ids arrive in any order. Per piece of N ids the codes are gathered, packed with the
 position of the id into one integer, sorted in registers, and the masks of a cluster are joined
@@ -15,7 +16,7 @@ more rows than the layers of the reference. Order inside a bag: sums and cluster
 cluster, then the other ids; without codes as given.
 
 No host sync: rows stay in the bag's own slots, the tail is padded with -1, and bad ids under
-RAISE are counted on the device (:func:`raise_bad_ids` reads the counter at the next sync).
+RAISE are counted on the device (``raise_bad_ids`` of pieces.py reads them at the next sync).
 
 Shapes: L ids, B bags, B1 = B + 1, N items of the table or lanes of a piece, R stored rows.
 """
@@ -27,12 +28,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace_kernels.device_rows import RewrittenBags
-from grace_kernels.reference import RAISE, SLOT_BITS, ZERO_ROW
+from grace_kernels.device_rows import DeviceSubsets, RewrittenBags
+from grace_kernels.pieces import check_bags, is_narrow, piece_warps
+from grace_kernels.reference import RAISE, ZERO_ROW
+from grace_kernels.subsets import own_part, rank_of_part
 
-__all__ = ["piece_ids", "raise_bad_ids", "rewrite_clusters"]
+__all__ = ["rewrite_clusters"]
 
-LEAST_PIECE, LARGEST_PIECE = 32, 512
 _RAISE, _ZERO_ROW = tl.constexpr(RAISE), tl.constexpr(ZERO_ROW)
 
 
@@ -58,9 +60,9 @@ def _order_by_weight(group, bits, LOG: tl.constexpr, LIMIT: tl.constexpr):
 
 @triton.jit
 def rewrite_piece(
-    ids_ptr, bits_ptr, code_ptr, begin, count, num_rows,
+    ids_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, begin, count, num_rows,
     LOG: tl.constexpr, NARROW: tl.constexpr, POLICY: tl.constexpr,
-    WEIGHTED: tl.constexpr, CODED: tl.constexpr,
+    WEIGHTED: tl.constexpr, CODED: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
     """Rewrite ``count`` ids (at most ``1 << LOG``) from ``begin`` on.
 
@@ -99,14 +101,24 @@ def rewrite_piece(
         repeat = (after == group) & (last == 0)
         ends = ((after >> 3) != block) | last
         masks = (block << 8) | (1 << (group & 7))
-        mask = (tl.associative_scan(masks, 0, _join_masks) & 255).to(tl.int32)
+        joined = tl.associative_scan(masks, 0, _join_masks)
+        if SUBSETS:  # every item of a cluster has to know all of them, not the last one alone
+            joined |= tl.associative_scan(masks, 0, _join_masks, reverse=True)
+        mask = (joined & 255).to(tl.int32)
         if WEIGHTED:
             block = block >> LOG
         clustered = block < LIMIT
-        emit = (block == LIMIT) | (clustered & (repeat | ends))
-        merged = clustered & ends & ((mask & (mask - 1)) != 0)
-        length = (mask.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126  # of the mask in bits
-        row = block.to(tl.int64) + num_rows + mask - 1 - length
+        if SUBSETS:
+            bit = (1 << (group & 7)).to(tl.int32)
+            part = own_part(parts_ptr, block, tl.where(clustered & (repeat == 0), mask, 0), bit)
+            emit = (block == LIMIT) | (clustered & (repeat | ((part & -part) == bit)))
+            merged = emit & ((part & (part - 1)) != 0)
+            row = num_rows + rank_of_part(marks_ptr, block, part, merged)
+        else:
+            emit = (block == LIMIT) | (clustered & (repeat | ends))
+            merged = clustered & ends & ((mask & (mask - 1)) != 0)
+            length = (mask.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126  # in bits
+            row = block.to(tl.int64) + num_rows + mask - 1 - length
         own = tl.load(ids_ptr + begin + position, mask=emit & (merged == 0), other=0).to(tl.int64)
         own = tl.where((own >= 0) & (own < num_rows), own, 0)
         row = tl.where(merged, row, own)
@@ -119,17 +131,18 @@ def rewrite_piece(
 
 @triton.jit
 def rewrite_bag(
-    ids_ptr, bits_ptr, code_ptr, begin, num_ids, num_rows, rows_ptr, row_bits_ptr, bad_ptr,
+    ids_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, begin, num_ids, num_rows,
+    rows_ptr, row_bits_ptr, bad_ptr,
     LOG: tl.constexpr, NARROW: tl.constexpr, POLICY: tl.constexpr,
-    WEIGHTED: tl.constexpr, CODED: tl.constexpr,
+    WEIGHTED: tl.constexpr, CODED: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
     """Rewrite one bag, piece by piece, into its own slots; return (rows, ids asked for)."""
     written = tl.zeros((), tl.int32)
     total = tl.zeros((), tl.int32)
     for first in range(0, num_ids, 1 << LOG):
         emit, row, position, asked, num_bad = rewrite_piece(
-            ids_ptr, bits_ptr, code_ptr, begin + first, num_ids - first, num_rows,
-            LOG, NARROW, POLICY, WEIGHTED, CODED,
+            ids_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, begin + first, num_ids - first,
+            num_rows, LOG, NARROW, POLICY, WEIGHTED, CODED, SUBSETS,
         )  # fmt: skip
         ones = emit.to(tl.int32)
         slot = begin + written + tl.cumsum(ones, 0) - 1
@@ -146,18 +159,18 @@ def rewrite_bag(
 
 @triton.jit
 def rewrite_clusters_kernel(
-    ids_ptr, offsets_ptr, bits_ptr, code_ptr, num_rows,
+    ids_ptr, offsets_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, num_rows,
     rows_ptr, row_bits_ptr, lengths_ptr, asked_ptr, bad_ptr,
     LOG: tl.constexpr, NARROW: tl.constexpr, POLICY: tl.constexpr,
-    WEIGHTED: tl.constexpr, CODED: tl.constexpr,
+    WEIGHTED: tl.constexpr, CODED: tl.constexpr, SUBSETS: tl.constexpr,
 ):  # fmt: skip
     """Program ``b`` rewrites bag ``b``; weights travel as their bits."""
     bag = tl.program_id(0)
     begin = tl.load(offsets_ptr + bag).to(tl.int64)
     num_ids = (tl.load(offsets_ptr + bag + 1).to(tl.int64) - begin).to(tl.int32)
     written, asked = rewrite_bag(
-        ids_ptr, bits_ptr, code_ptr, begin, num_ids, num_rows, rows_ptr, row_bits_ptr, bad_ptr,
-        LOG, NARROW, POLICY, WEIGHTED, CODED,
+        ids_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, begin, num_ids, num_rows,
+        rows_ptr, row_bits_ptr, bad_ptr, LOG, NARROW, POLICY, WEIGHTED, CODED, SUBSETS,
     )  # fmt: skip
     for first in range(0, num_ids, 1 << LOG):
         place = first + tl.arange(0, 1 << LOG)
@@ -180,6 +193,7 @@ def rewrite_clusters(
     policy: int,
     bad_ids: Tensor,
     piece: int | None = None,
+    subsets: DeviceSubsets | None = None,
 ) -> RewrittenBags:
     """Rewrite bags on the device of ``ids_L`` without a host sync.
 
@@ -194,12 +208,15 @@ def rewrite_clusters(
         policy: RAISE (bad ids are counted and left out), DROP or ZERO_ROW of reference.py.
         bad_ids: int32 ``[1]``, grows by the number of bad ids under RAISE.
         piece: Ids that are sorted together, a power of two; None: twice the mean length.
+        subsets: Where clusters store some of their subsets, what splits their masks; codes are
+            then ``start * 8 + slot``.
 
     Raises:
         ValueError: a type, a size or the piece is not one of the above.
     """
     num_bags, log = check_bags(ids_L, offsets_B1, weights_L, item_code_N, bad_ids, piece)
-    narrow = is_narrow(log, num_sums, weights_L is not None)
+    num_blocks = num_sums if subsets is None else subsets.num_entries
+    parts, marks = (None, None) if subsets is None else subsets.kernel_tensors()
     wide_rows = num_rows + num_sums >= 2**31
     rows = torch.empty_like(ids_L, dtype=torch.int64 if wide_rows else torch.int32)
     lengths = torch.empty(num_bags, dtype=torch.int32, device=ids_L.device)
@@ -208,85 +225,11 @@ def rewrite_clusters(
     row_bits = None if bits is None else torch.empty_like(bits)
     if num_bags:
         rewrite_clusters_kernel[(num_bags,)](
-            ids_L, offsets_B1, bits, item_code_N, num_rows,
+            ids_L, offsets_B1, bits, item_code_N, parts, marks, num_rows,
             rows, row_bits, lengths, asked, bad_ids,
-            LOG=log, NARROW=narrow, POLICY=policy,
-            WEIGHTED=bits is not None, CODED=item_code_N.numel() > 0,
+            LOG=log, NARROW=is_narrow(log, num_blocks, bits is not None), POLICY=policy,
+            WEIGHTED=bits is not None, CODED=item_code_N.numel() > 0, SUBSETS=parts is not None,
             num_warps=piece_warps(1 << log),
         )  # fmt: skip
     weights = None if row_bits is None else row_bits.view(torch.float32)
     return RewrittenBags(rows, lengths, asked, weights)
-
-
-def check_bags(
-    ids_L: Tensor,
-    offsets_B1: Tensor,
-    weights_L: Tensor | None,
-    item_code_N: Tensor,
-    bad_ids: Tensor,
-    piece: int | None,
-) -> tuple[int, int]:
-    """Check what every kernel over raw bags takes; return (bags B, log2 of the piece).
-
-    Raises:
-        ValueError: as in :func:`rewrite_clusters`.
-    """
-    for name, tensor in (("ids", ids_L), ("offsets", offsets_B1), ("item codes", item_code_N)):
-        if tensor.dtype not in (torch.int32, torch.int64) or not tensor.is_contiguous():
-            raise ValueError(f"{name} must be contiguous int32 or int64, got {tensor.dtype}")
-    if weights_L is not None and (
-        weights_L.dtype != torch.float32
-        or weights_L.shape != ids_L.shape
-        or not weights_L.is_contiguous()
-    ):
-        raise ValueError(f"weights must be contiguous float32 {list(ids_L.shape)}")
-    if bad_ids.dtype != torch.int32 or bad_ids.numel() != 1:
-        raise ValueError(f"the counter of bad ids must be int32 [1], got {bad_ids.dtype}")
-    num_bags = offsets_B1.numel() - 1
-    if num_bags < 0:
-        raise ValueError("offsets must hold one number more than there are bags, got none")
-    piece = piece_ids(ids_L.numel(), num_bags) if piece is None else piece
-    if piece not in {1 << log for log in range(5, 10)}:
-        raise ValueError(f"a piece holds 32, 64, 128, 256 or 512 ids, got {piece}")
-    return num_bags, piece.bit_length() - 1
-
-
-def piece_ids(num_ids: int, num_bags: int) -> int:
-    """Return the ids sorted together: a power of two over twice the mean length of a bag.
-
-    Shapes alone decide, so that no length is read from the device.
-
-    >>> piece_ids(60 * 512, 512), piece_ids(3, 1), piece_ids(5000, 1)
-    (128, 32, 512)
-    """
-    mean = -(-num_ids // max(num_bags, 1))
-    return min(max(1 << (2 * mean - 1).bit_length(), LEAST_PIECE), LARGEST_PIECE)
-
-
-def piece_warps(piece: int) -> int:
-    """Return the warps of a program: two ids a lane."""
-    return max(1, piece // 64)
-
-
-def is_narrow(log: int, num_sums: int, weighted: bool) -> bool:
-    """Return whether block, slot and position fit 32 bits: half the work of every exchange.
-
-    >>> is_narrow(6, 1_000_000, False), is_narrow(6, 5_000_000, False)
-    (True, False)
-    """
-    return not weighted and num_sums < (1 << (31 - SLOT_BITS - log)) - 2
-
-
-def raise_bad_ids(bad_ids: Tensor, label: str, num_rows: int) -> None:
-    """Read the counter (this waits for the device) and reset it.
-
-    Raises:
-        ValueError: ids outside the table were met since the last call.
-    """
-    count = int(bad_ids.item())
-    if count:
-        bad_ids.zero_()
-        raise ValueError(
-            f"{label}: {count} ids are outside 0..{num_rows - 1}; "
-            "fix the ids, or plan with bad_ids='drop' or 'zero_row'"
-        )

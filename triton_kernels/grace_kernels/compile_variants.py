@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grace_kernels.build_sums import build_rows_kernel, build_shape
-from grace_kernels.clusters import piece_warps, rewrite_clusters_kernel
+from grace_kernels.clusters import rewrite_clusters_kernel
+from grace_kernels.pieces import piece_warps
 from grace_kernels.pooling import (
     lookup_warps,
     pool_rows_kernel,
@@ -21,6 +22,7 @@ from grace_kernels.pooling import (
 )
 
 REWRITE_SASS = {32: 400}  # most instructions of the rewriting kernel, by ids of a piece
+SUBSET_SASS = {32: 480}  # splitting masks comes on top: a second scan, the walk, a rank
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,12 @@ def variants() -> Iterator[Variant]:
     """Yield every variant that is checked: what the launchers choose for usual tables."""
     for log in (5, 6, 7, 8, 9):
         yield _rewrite(log, usual=log < 7)
+        yield _rewrite(log, subsets=True, usual=log < 7)
     for log in (6, 8):
         yield _rewrite(log, ids="*i64", narrow=False)
         yield _rewrite(log, weighted=True, narrow=False, usual=log == 6)
+        yield _rewrite(log, ids="*i64", narrow=False, subsets=True)
+        yield _rewrite(log, weighted=True, narrow=False, subsets=True)
     for rows, dims in (("*fp32", (64, 128, 256)), ("*fp16", (64, 128)), ("*bf16", (128,))):
         for dim in dims:
             yield _pool(rows, dim, stored=False)
@@ -63,8 +68,11 @@ def variants() -> Iterator[Variant]:
     for bits, dim in ((8, 64), (8, 128), (4, 64), (4, 128)):
         yield _pool("*u8", dim, bits, usual=dim == 64)
     for rows, dim, bits in (("*fp32", 64, 0), ("*fp32", 128, 0), ("*fp16", 64, 0), ("*u8", 64, 8)):
-        yield _lookup(rows, dim, bits, log=7, usual=rows == "*fp32" and dim == 128)
+        usual = rows == "*fp32" and dim == 128
+        yield _lookup(rows, dim, bits, log=7, usual=usual)
+        yield _lookup(rows, dim, bits, log=7, subsets=True, usual=usual)
     yield _lookup("*fp32", 64, 0, log=6, weighted=True)
+    yield _lookup("*fp32", 64, 0, log=6, weighted=True, subsets=True)
     yield _build("*fp32", 64, usual=True)
     yield _build("*fp16", 128)
 
@@ -75,21 +83,25 @@ def _wide_loads(rows: str, dim: int, num_rows: int, warps: int) -> int:
     return num_rows * dim * item_bytes // (16 * 32 * warps)
 
 
-def _bag_types(ids: str, weighted: bool) -> dict[str, str | None]:
+def _bag_types(ids: str, weighted: bool, subsets: bool) -> dict[str, str | None]:
     """Return the types of the arguments that rewriting takes."""
     bits = "*i32" if weighted else None
     types: dict[str, str | None] = {"ids_ptr": ids, "offsets_ptr": "*i64", "code_ptr": "*i32"}
+    types |= {"parts_ptr": "*i32" if subsets else None, "marks_ptr": "*i64" if subsets else None}
     types |= {"bits_ptr": bits, "row_bits_ptr": bits, "num_rows": "i64", "bad_ptr": "*i32"}
     return types | {"lengths_ptr": "*i32", "asked_ptr": "*i32"}
 
 
 def _rewrite(
-    log: int, *, weighted: bool = False, ids: str = "*i32", narrow: bool = True, usual: bool = False
-) -> Variant:
+    log: int, *, weighted: bool = False, ids: str = "*i32", narrow: bool = True,
+    subsets: bool = False, usual: bool = False,
+) -> Variant:  # fmt: skip
     """Return a variant of the rewriting kernel for pieces of ``1 << log`` ids."""
     constants = {"LOG": log, "NARROW": narrow, "POLICY": 0, "WEIGHTED": weighted, "CODED": True}
-    types = _bag_types(ids, weighted) | {"rows_ptr": "*i32"}
-    limit = REWRITE_SASS.get(1 << log) if narrow else None
+    constants |= {"SUBSETS": subsets}
+    types = _bag_types(ids, weighted, subsets) | {"rows_ptr": "*i32"}
+    limits = SUBSET_SASS if subsets else REWRITE_SASS
+    limit = limits.get(1 << log) if narrow else None
     warps = piece_warps(1 << log)
     return Variant(rewrite_clusters_kernel, types, constants, warps, max_sass=limit, usual=usual)
 
@@ -124,13 +136,15 @@ def _pool(
 
 
 def _lookup(
-    rows: str, dim: int, bits: int, *, log: int, weighted: bool = False, usual: bool = False
-) -> Variant:
+    rows: str, dim: int, bits: int, *, log: int, weighted: bool = False, subsets: bool = False,
+    usual: bool = False,
+) -> Variant:  # fmt: skip
     """Return a variant of rewriting and reduction in one program."""
-    types = _bag_types("*i32", weighted) | _pool_types(rows, True, False)
+    types = _bag_types("*i32", weighted, subsets) | _pool_types(rows, True, False)
     types |= {"row_ids_ptr": "*i32", "row_weights_ptr": "*fp32" if weighted else None}
     constants = _pool_constants(dim, bits, True, weighted)
     constants |= {"LOG": log, "NARROW": not weighted, "POLICY": 0, "CODED": True}
+    constants |= {"SUBSETS": subsets}
     warps = lookup_warps(dim, bits, 1 << log)
     wide = _wide_loads(rows, dim, pool_shape(dim, bits)[0], warps)
     return Variant(pooled_lookup_kernel, types, constants, warps, wide, usual=usual)

@@ -6,23 +6,22 @@ Shapes: L ids, B bags of each feature (the stride), B1 = B + 1, F features, N it
 rows, D embedding dimension.
 """
 
-import contextlib
-import os
-import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from numba.np.ufunc.parallel import threading_layer
 
-from grace_kernels import plain_path
+from grace_kernels import plain_path, threads
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
+from grace_kernels._places import table_of_row_ids
 from grace_kernels._pool_rows import pool_parallel, pool_span
 from grace_kernels._rewrite import rewrite_all
 from grace_kernels._split_ids import GROUP
+from grace_kernels.bad_rows import BadId, BadRow
 from grace_kernels.packed_codes import Codes, Ids, PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_kernels.subset_tables import SubsetTables, check_subsets
 from grace_kernels.table_rows import FeatureRows, TableRows
 
 __all__ = [
@@ -40,8 +39,6 @@ __all__ = [
     "warm_up",
 ]
 
-# Below so many bytes of rows waking another thread costs more than it brings (derived, 2 cores).
-LEAST_BYTES_TO_SHARE = 1 << 21
 EMPTY_I32 = np.zeros(0, np.int32)
 EMPTY_F32 = np.zeros(0, np.float32)
 EMPTY_I64 = np.zeros(0, np.int64)
@@ -83,6 +80,7 @@ def rewrite_counted(
     codes: Codes,
     num_rows: int,
     policy: int,
+    subsets: SubsetTables | None = None,
 ) -> tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
     """Rewrite as :func:`rewrite_clusters` does, under any policy; count the ids asked for.
 
@@ -93,6 +91,8 @@ def rewrite_counted(
         codes: As above; an empty array where the table has no sums.
         num_rows: Rows N of the table.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
+        subsets: Where clusters store some of their subsets, what splits their masks
+            (meaning: :func:`grace_kernels.reference_subsets.rewrite_subsets_reference`).
 
     Returns:
         ids asked for (padding and dropped ids left out), then as :func:`rewrite_clusters`.
@@ -105,66 +105,20 @@ def rewrite_counted(
     packed = codes if isinstance(codes, PackedCodes) else pack_codes(codes)
     if packed.words_W.size and packed.num_items != num_rows:
         raise ValueError(f"codes are for {packed.num_items} items, the table has {num_rows} rows")
+    if subsets is not None:
+        check_subsets(packed, subsets, subsets.num_stored)
     num_ids = int(offsets_B1[-1] - offsets_B1[0])
     weighted = weights_L is not None
     bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
     rows = np.empty(num_ids + GROUP, np.int64)
     origin = np.empty(num_ids + GROUP if weighted else 0, np.int64)
-    # One byte a row, plain rows at 0, stored rows at N: a place is a row id.
-    table = (0, num_rows, num_rows, 1 << 62, 1, num_rows, *packed.addresses, 0)
+    table = table_of_row_ids(num_rows, packed, subsets)
     offsets, asked, bad = rewrite_all(ids_L, offsets_B1, bits, table, policy, rows, origin)
     if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]))
+        raise BadId(int(bad), int(ids_L[bad]), offsets_B1, num_rows)
     end = int(offsets[-1])
     weights = None if weights_L is None else weights_L[origin[:end]]
     return int(asked), rows[:end], offsets, weights
-
-
-_forked: list[bool] = []  # not empty in a child process
-_parallel_lock = threading.Lock()
-
-
-def _one_at_a_time() -> contextlib.AbstractContextManager[Any]:
-    """Serialise parallel lookups where numba's threads serve one caller at a time.
-
-    Without OpenMP or TBB numba falls back to a pool that ends the process when two threads of
-    the caller use it at once.
-    """
-    try:
-        safe = threading_layer() != "workqueue"
-    except ValueError:  # not started yet: the first parallel call decides, alone
-        safe = False
-    return contextlib.nullcontext() if safe else _parallel_lock
-
-
-# GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
-os.register_at_fork(after_in_child=lambda: _forked.append(True))
-
-
-class BadId(ValueError):
-    """An id is outside its table: ``position`` in the ids, ``id`` itself, number of ``feature``."""
-
-    def __init__(self, position: int, id_: int, feature: int = 0) -> None:
-        super().__init__(f"id {id_} at position {position} is outside the table")
-        self.position = position
-        self.id = id_
-        self.feature = feature
-
-
-class BadRow(ValueError):
-    """A rewritten bag holds a row that its table has not.
-
-    Attributes:
-        position: Where it stands in the rows.
-        row: The row itself.
-        feature: Number of the feature.
-    """
-
-    def __init__(self, position: int, row: int, feature: int = 0) -> None:
-        super().__init__(f"row {row} at position {position} is outside the table and its sums")
-        self.position = position
-        self.row = row
-        self.feature = feature
 
 
 def look_up_features(
@@ -210,13 +164,16 @@ def look_up_features(
             features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
             out_BD.strides[0], reads,
         )  # fmt: skip
-        if _alone(features, offsets, stride, num_threads):
-            bad, feature = lookup_span(0, len(features.tables) * stride, *args)
-        else:
-            with _one_at_a_time():
+        if _is_shared(features, offsets, stride, num_threads):
+            with threads.one_at_a_time():
                 bad, feature = lookup_parallel(num_threads, *args)
+        else:
+            bad, feature = lookup_span(0, len(features.tables) * stride, *args)
     if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]), int(feature))
+        first = features.positions[feature] * stride
+        num_rows = features.tables[feature].rows_ND.shape[0]
+        bag_offsets = offsets[first : first + stride + 1]
+        raise BadId(int(bad), int(ids_L[bad]), bag_offsets, num_rows, int(feature))
     return reads
 
 
@@ -286,11 +243,11 @@ def pool_features(
             features.pooling_columns(weights_P is not None), features.num_sums_F, stride,
             out_BD.ctypes.data, out_BD.strides[0],
         )  # fmt: skip
-        if _alone(features, offsets, stride, num_threads):
-            bad, feature = pool_span(0, len(features.tables) * stride, *args)
-        else:
-            with _one_at_a_time():
+        if _is_shared(features, offsets, stride, num_threads):
+            with threads.one_at_a_time():
                 bad, feature = pool_parallel(num_threads, *args)
+        else:
+            bad, feature = pool_span(0, len(features.tables) * stride, *args)
     if bad >= 0:
         raise BadRow(int(bad), int(row_ids_P[bad]), int(feature))
 
@@ -335,10 +292,7 @@ def warm_up(
     ids, offsets, out = EMPTY_I64, np.zeros(2, np.int64), np.empty((1, 1), np.float32)
     args = (ids, offsets, EMPTY_F32, one.columns(False), 1, RAISE, out.ctypes.data, 4)
     lookup_span(0, 1, *args, np.zeros((1, 2), np.int64))
-    if num_threads > 1 and not _forked:
-        with _one_at_a_time():
-            lookup_parallel(num_threads, *args, np.zeros((1, 2), np.int64))
-    one.serve(out.ctypes.data, 8, 0, offsets.ctypes.data, 2, 0, 8, 1, RAISE, out.ctypes.data)
+    one.warm_up(num_threads, ahead)
     for rows in features:
         if ahead:
             rows.pooling_columns(weighted)
@@ -355,10 +309,9 @@ def _check_out(out_BD: npt.NDArray[np.float32]) -> None:
     assert out_BD.size == 0 or out_BD.strides[1] == 4
 
 
-def _alone(
-    features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, threads: int
+def _is_shared(
+    features: FeatureRows, offsets: npt.NDArray[np.int64], stride: int, num_threads: int
 ) -> bool:
-    """Tell whether one thread serves all bags: threads cost more than they bring to small ones."""
-    if threads == 1 or stride * len(features.tables) < 2 * threads or _forked:
-        return True
-    return features.bytes_asked(offsets, stride) < LEAST_BYTES_TO_SHARE
+    """Tell whether several threads serve all bags."""
+    num_bags, num_bytes = stride * len(features.tables), features.bytes_asked(offsets, stride)
+    return threads.is_shared(num_threads, num_bags, num_bytes)

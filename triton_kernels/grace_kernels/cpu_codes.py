@@ -1,19 +1,20 @@
 """CPU twins of rewriting with the subset code and the set code, in numba.
 
 Flow: grace_torchrec.sums.rewrite and rewriting ahead call these; meaning in reference_subsets.py
-and reference_sets.py; numba cores in _subsets.py and _sets.py.  Calling shape as
+and reference_sets.py.  Subsets go through ``cpu.rewrite_counted``, which takes their arrays packed
+(who rewrites many batches packs once); sets have a numba core of their own, _sets.py.  Calling shape as
 ``cpu.rewrite_counted``: ids, offsets, weights, the arrays of the code, policy.
 Shapes: L ids, B bags, B1 = B + 1, N items, E entries, W words, R sets, S other items.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from grace_kernels import _sets, _subsets
-from grace_kernels.cpu import BadId
+from grace_kernels import _sets
+from grace_kernels.bad_rows import BadId
+from grace_kernels.cpu import rewrite_counted
 from grace_kernels.packed_codes import Ids
+from grace_kernels.subset_tables import pack_subsets
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -41,7 +42,7 @@ def rewrite_subsets(
         item_code_N: ``start * 8 + slot`` per item, -1 where the item is in no cluster.
         next_E: The part of a mask that is read first.
         stored_W: A bit for each entry.
-        ranks_W: Stored entries before each word.
+        ranks_W: Stored entries before each word; the words say it too.
         policy: RAISE, DROP or ZERO_ROW of reference.py.
 
     Returns:
@@ -51,11 +52,10 @@ def rewrite_subsets(
     Raises:
         BadId: an id is outside ``0 .. N - 1`` under RAISE.
     """
-    rows, origin, bits = _buffers(offsets_B1, weights_L)
-    outcome = _subsets.rewrite_all(
-        ids_L, offsets_B1, bits, item_code_N, next_E, stored_W, ranks_W, policy, rows, origin
+    tables = pack_subsets(next_E, stored_W)
+    return rewrite_counted(
+        ids_L, offsets_B1, weights_L, item_code_N, item_code_N.size, policy, tables
     )
-    return _result(ids_L, weights_L, rows, origin, outcome)
 
 
 def rewrite_sets(
@@ -86,7 +86,9 @@ def rewrite_sets(
     Raises:
         BadId: an id is outside ``0 .. N - 1`` under RAISE.
     """
-    rows, origin, bits = _buffers(offsets_B1, weights_L)
+    room = int(offsets_B1[-1] - offsets_B1[0]) + 1
+    rows, origin = np.empty(room, np.int64), np.empty(room, np.int64)
+    bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
     # zeroed by the system, page by page as they are touched: large tables cost what bags touch
     left_N = np.zeros(home_indptr_N1.size - 1, np.int32)
     wanted_N = np.zeros(home_indptr_N1.size - 1, np.int32)
@@ -94,23 +96,9 @@ def rewrite_sets(
         ids_L, offsets_B1, bits, home_indptr_N1, set_row_R, others_indptr_R1, others_S, policy,
         left_N, wanted_N, rows, origin,
     )  # fmt: skip
-    return _result(ids_L, weights_L, rows, origin, outcome)
-
-
-def _buffers(offsets_B1: Int64s, weights_L: Floats | None) -> tuple[Int64s, Int64s, Int32s]:
-    """Return room for rows and their origins, and the bits of the weights."""
-    room = int(offsets_B1[-1] - offsets_B1[0]) + 1
-    bits = weights_L.view(np.int32) if weights_L is not None else EMPTY_I32
-    return np.empty(room, np.int64), np.empty(room, np.int64), bits
-
-
-def _result(
-    ids_L: Ids, weights_L: Floats | None, rows: Int64s, origin: Int64s, outcome: Any
-) -> Rewritten:
-    """Cut the rows to size, give them their weights, or raise for a bad id."""
     offsets, asked, bad = outcome
     if bad >= 0:
-        raise BadId(int(bad), int(ids_L[bad]))
+        raise BadId(int(bad), int(ids_L[bad]), offsets_B1, home_indptr_N1.size - 1)
     end = int(offsets[-1])
     weights = None if weights_L is None else weights_L[origin[:end]]
     return int(asked), rows[:end], offsets, weights

@@ -4,16 +4,20 @@ Flow: modules hold the tensors -> *DeviceRows* -> pooling.py; clusters.py -> *Re
 Row formats: float32, float16, bfloat16; int8 and int4 as fbgemm lays them out: float16 scale,
 float16 bias, then D values of 8 or 4 bits (low half first), maybe padding; a value is
 ``number * scale + bias``.
-Shapes: L slots, B bags, N items, R' stored rows of the fast tier, R'' of the host tier, D dimension, W bytes of a
+Shapes: E entries of subset tables, W words of marks, L slots, B bags, N items, R' stored rows of the fast tier, R'' of the host tier, D dimension, W bytes of a
 quantised row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from grace_kernels.subset_tables import tables_of
+
 HEADER_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
+ENTRIES_A_WORD, ENTRIES_OF_MARKS = 4, 32  # of subset tables
 FLOAT_ROWS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -111,3 +115,56 @@ class RewrittenBags:
     lengths_B: Tensor
     asked_B: Tensor
     weights_L: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSubsets:
+    """Subset tables of a table, as ``SubsetTables`` has them, on the device.
+
+    Attributes:
+        next_E: uint8 ``[E]``: the part of a mask that is read first; E is a multiple of four.
+        marks_W: int64 ``[W]``: ``rank << 32 | bits``.
+    """
+
+    next_E: Tensor
+    marks_W: Tensor
+
+    def __post_init__(self) -> None:
+        """Check types and sizes once.
+
+        Raises:
+            ValueError: the tensors are no subset tables.
+        """
+        fits = self.next_E.dtype == torch.uint8 and self.marks_W.dtype == torch.int64
+        fits = fits and self.next_E.is_contiguous() and self.marks_W.is_contiguous()
+        fits = fits and self.num_entries % ENTRIES_A_WORD == 0
+        if not fits or self.marks_W.numel() != -(-self.num_entries // ENTRIES_OF_MARKS):
+            raise ValueError(
+                f"subset tables are uint8 [4 * n] and int64 [n / 8], got {list(self.next_E.shape)} "
+                f"{self.next_E.dtype} and {list(self.marks_W.shape)} {self.marks_W.dtype}"
+            )
+
+    @property
+    def num_entries(self) -> int:
+        """Entries E."""
+        return self.next_E.numel()
+
+    def kernel_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the entries, four in an int32, and the marks, as the kernels take them."""
+        return self.next_E.view(torch.int32), self.marks_W
+
+
+def device_subsets(
+    subset_parts: Sequence[Tensor] | None, subset_marks: Sequence[Tensor] | None, num_tables: int
+) -> list[DeviceSubsets | None]:
+    """Return the subset tables of every table, None where every subset of a cluster is stored.
+
+    Args:
+        subset_parts: Per table uint8 ``[E]``, or empty; None: no table has any.
+        subset_marks: Per table int64 ``[W]``, or empty.
+        num_tables: How many tables there are.
+
+    Raises:
+        ValueError: the tensors of a table do not belong together, or tables are missing.
+    """
+    return tables_of(subset_parts, subset_marks, num_tables, DeviceSubsets)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace_kernels.clusters import raise_bad_ids
-from grace_kernels.device_rows import DeviceRows
+from grace_kernels.device_rows import DeviceRows, device_subsets
+from grace_kernels.op_inputs import check_bags
+from grace_kernels.pieces import raise_bad_ids
 from grace_kernels.pooling import pooled_lookup
 from grace_kernels.reference import RAISE
 
@@ -56,15 +57,20 @@ def pooled_lookup_of_features(
     policy: int,
     labels: Sequence[str],
     guard: Tensor,
+    subset_parts: Sequence[Tensor] | None = None,
+    subset_marks: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Look up every feature; arguments and results as ops.py documents them.
 
     ``rows`` and ``host_rows`` may be pinned host memory; everything else is on the device.
 
     Raises:
-        ValueError: under RAISE, ids of an earlier call were outside their table.
+        ValueError: a size or type is wrong; under RAISE, ids of an earlier call were outside
+            their table.
     """
     raise_arrived_bad_ids()
+    check_bags(values, offsets, weights, stride, positions)
+    subsets = device_subsets(subset_parts, subset_marks, len(rows))
     dims = [rows[t].shape[1] for t in table_of]
     pooled = torch.empty(stride, sum(dims), dtype=torch.float32, device=values.device)
     reads = torch.zeros(len(positions), 2, dtype=torch.int64, device=values.device)
@@ -79,7 +85,7 @@ def pooled_lookup_of_features(
             values, offsets[position * stride : (position + 1) * stride + 1], weights,
             item_codes[t], table, pooled[:, column : column + dims[feature]],
             num_sums=num_hbm_sums[t] + host_rows[t].shape[0], mean=mean[t], policy=policy,
-            bad_ids=bad_ids[feature : feature + 1],
+            bad_ids=bad_ids[feature : feature + 1], subsets=subsets[t],
         )  # fmt: skip
         reads[feature, 0] = asked.sum()
         reads[feature, 1] = read.sum()

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from grace_kernels.clusters import rewrite_clusters
-from grace_kernels.device_rows import RewrittenBags
+from grace_kernels.device_rows import RewrittenBags, device_subsets
 from grace_kernels.gpu import raise_arrived_bad_ids, send_bad_ids
+from grace_kernels.op_inputs import check_bags
 from grace_kernels.reference import RAISE, SLOT_BITS
 
 __all__ = ["rewrite_bags_of_features"]
@@ -62,13 +63,18 @@ def rewrite_bags_of_features(
     labels: Sequence[str],
     num_others: int,
     guard: Tensor,
+    subset_parts: Sequence[Tensor] | None = None,
+    subset_marks: Sequence[Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Rewrite every feature into three; arguments and results as ops.py documents them.
 
     Raises:
-        ValueError: under RAISE, ids of an earlier call were outside their table.
+        ValueError: a size or type is wrong; under RAISE, ids of an earlier call were outside
+            their table.
     """
     raise_arrived_bad_ids()
+    check_bags(values, offsets, weights, stride, positions)
+    subsets = device_subsets(subset_parts, subset_marks, len(item_codes))
     num = len(positions)
     bad_ids = torch.zeros(num, dtype=torch.int32, device=values.device)
     reads = torch.zeros(num, 2, dtype=torch.int64, device=values.device)
@@ -80,7 +86,7 @@ def rewrite_bags_of_features(
         bags = rewrite_clusters(
             values, bounds, weights, item_codes[t], num_rows=num_rows[t],
             num_sums=_most_sums(num_rows[t], item_codes[t]), policy=policy,
-            bad_ids=bad_ids[feature : feature + 1],
+            bad_ids=bad_ids[feature : feature + 1], subsets=subsets[t],
         )  # fmt: skip
         bag_lengths[feature] = bounds.diff()
         reads[feature, 0], reads[feature, 1] = bags.asked_B.sum(), bags.lengths_B.sum()

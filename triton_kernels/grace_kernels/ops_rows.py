@@ -14,12 +14,15 @@ import torch
 from torch import Tensor
 
 from grace_kernels import cpu
-from grace_kernels.ops import (
-    _bad_id,
-    _keep_nothing,
-    _numpy_or_none,
-    _refuse_backward,
+from grace_kernels.cpu_codes import rewrite_sets
+from grace_kernels.op_inputs import (
+    bad_id,
+    check_bags,
+    keep_nothing,
+    numpy_or_none,
     packed_codes,
+    refuse_backward,
+    subset_tables,
 )
 from grace_kernels.table_rows import FeatureRows, TableRows
 
@@ -42,15 +45,36 @@ def rewrite_features(
     item_codes: Sequence[Tensor],
     policy: int,
     labels: Sequence[str],
+    subset_parts: Sequence[Tensor] | None = None,
+    subset_marks: Sequence[Tensor] | None = None,
+    set_codes: Sequence[Sequence[Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py.
+    """Rewrite every feature; arguments and errors as in ``pooled_lookup`` of ops.py, and more codes.
+
+    Args:
+        values: As there, and so the rest.
+        offsets: int64.
+        weights: float32 ``[L]`` or None.
+        stride: Bags B of each feature.
+        positions: Which feature of the input each output feature is.
+        table_of: Table of each output feature.
+        num_rows: Per table: rows N.
+        item_codes: Per table the code of each item, or empty.
+        policy: RAISE, DROP or ZERO_ROW.
+        labels: Per output feature, for messages.
+        subset_parts: Per table, or None.
+        subset_marks: Per table, or None.
+        set_codes: Per table the four arrays of a set code (``cpu_codes.rewrite_sets``), or none of
+            them; such a code is only rewritten ahead.
 
     Returns:
         row_ids int64 ``[P]`` (below N plain, ``N + j`` stored row ``j`` of the feature's table),
         offsets int64 ``[F * B + 1]``, weights float32 ``[P]`` or None, given_lengths int64
         ``[F, B]``, reads int64 ``[F, 2]`` (ids asked for, rows read).
     """
-    ids, bounds, id_weights = values.numpy(), offsets.numpy(), _numpy_or_none(weights)
+    check_bags(values, offsets, weights, stride, positions)
+    subsets = subset_tables(subset_parts, subset_marks, len(item_codes))
+    ids, bounds, id_weights = values.numpy(), offsets.numpy(), numpy_or_none(weights)
     num = len(positions)
     row_ids: list[Any] = []
     row_weights: list[Any] = []
@@ -60,11 +84,17 @@ def rewrite_features(
     for feature, (position, t) in enumerate(zip(positions, table_of, strict=True)):
         bag_offsets = bounds[position * stride : (position + 1) * stride + 1]
         try:
-            asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
-                ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy
-            )
+            if set_codes is not None and len(set_codes[t]):
+                asked, rows, new_offsets, new_weights = _rewrite_sets(
+                    ids, bag_offsets, id_weights, set_codes[t], num_rows[t], policy
+                )
+            else:
+                asked, rows, new_offsets, new_weights = cpu.rewrite_counted(
+                    ids, bag_offsets, id_weights, packed_codes(item_codes[t]), num_rows[t], policy,
+                    subsets[t],
+                )  # fmt: skip
         except cpu.BadId as bad:
-            raise _bad_id(bad, bag_offsets, labels[feature], num_rows[t]) from None
+            raise bad_id(bad, labels[feature]) from None
         first = feature * stride
         ends[first + 1 : first + stride + 1] = ends[first] + new_offsets[1:]
         given[feature] = np.diff(bag_offsets)
@@ -79,6 +109,17 @@ def rewrite_features(
         torch.from_numpy(given),
         torch.from_numpy(reads),
     )
+
+
+def _rewrite_sets(
+    ids: Any, offsets: Any, weights: Any, code: Sequence[Tensor], num_rows: int, policy: int
+) -> Any:
+    """Rewrite with a set code, which must be that of the table."""
+    num_items = code[0].numel() - 1
+    if num_items != num_rows:
+        raise ValueError(f"codes are for {num_items} items, the table has {num_rows} rows")
+    homes, rows, others_at, others = (part.numpy() for part in code)
+    return rewrite_sets(ids, offsets, weights, homes, rows, others_at, others, policy)
 
 
 def _joined(parts: list[Any], dtype: Any) -> Any:
@@ -156,7 +197,7 @@ def pool_checked(
     )
     try:
         cpu.pool_features(
-            features, row_ids.numpy(), offsets.numpy(), _numpy_or_none(weights),
+            features, row_ids.numpy(), offsets.numpy(), numpy_or_none(weights),
             given_lengths.numpy(), pooled.numpy(), num_threads=torch.get_num_threads(),
         )  # fmt: skip
     except cpu.BadRow as bad:
@@ -212,5 +253,5 @@ def _pooled_rows_fake(
 _LIBRARY.impl("pooled_rows", _pooled_rows_cpu, "CPU")
 torch.library.register_fake("grace::pooled_rows", _pooled_rows_fake, lib=_LIBRARY)
 torch.library.register_autograd(
-    "grace::pooled_rows", _refuse_backward, setup_context=_keep_nothing, lib=_LIBRARY
+    "grace::pooled_rows", refuse_backward, setup_context=keep_nothing, lib=_LIBRARY
 )

@@ -18,6 +18,7 @@ from grace_kernels._jit import jit
 from grace_kernels._llvm import popcount
 
 ITEMS_A_WORD = 32
+WORD_SHIFT = ITEMS_A_WORD.bit_length() - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,14 @@ class PackedCodes:
         num_items: Items N.
         words_W: int64 ``[W]``: ``rank << 32 | bits``; empty where no item is clustered.
         codes_C: int32 or int64 ``[C]``, ``block * 8 + slot`` in order of item.
+        num_entries: One past the last entry that a mask can name where blocks are the starts of
+            subset tables.
     """
 
     num_items: int
     words_W: npt.NDArray[np.int64]
     codes_C: npt.NDArray[np.int32] | npt.NDArray[np.int64]
+    num_entries: int
 
     @property
     def addresses(self) -> tuple[int, int, int]:
@@ -59,9 +63,8 @@ def pack_codes(item_code_N: Ids) -> PackedCodes:
     num_clustered = int(_count_clustered(item_code_N))
     codes_C = np.empty(num_clustered, item_code_N.dtype)
     words_W = np.empty(-(-item_code_N.size // ITEMS_A_WORD) if num_clustered else 0, np.int64)
-    if num_clustered:
-        _pack(item_code_N, words_W, codes_C)
-    return PackedCodes(int(item_code_N.size), words_W, codes_C)
+    num_entries = int(_pack(item_code_N, words_W, codes_C)) if num_clustered else 0
+    return PackedCodes(int(item_code_N.size), words_W, codes_C, num_entries)
 
 
 @jit
@@ -75,17 +78,20 @@ def _count_clustered(item_code: Any) -> Any:
 
 @jit
 def _pack(item_code: Any, words: Any, codes: Any) -> Any:
-    """Fill ``words`` and ``codes``."""
-    count = np.int64(0)
+    """Fill ``words`` and ``codes``; return the end of the entries that they can name."""
+    count, end = np.int64(0), np.int64(0)
     for word in range(words.size):
         bits, rank = np.int64(0), count
         first = word * ITEMS_A_WORD
         for item in range(first, min(first + ITEMS_A_WORD, item_code.size)):
             if item_code[item] >= 0:
                 bits |= np.int64(1) << (item - first)
-                codes[count] = item_code[item]
+                code = np.int64(item_code[item])
+                codes[count] = code
+                end = max(end, (code >> 3) + (np.int64(2) << (code & 7)))
                 count += 1
         words[word] = (rank << ITEMS_A_WORD) | bits
+    return end
 
 
 @jit

@@ -12,13 +12,14 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from grace_kernels._llvm import target_has
+from grace_kernels._places import table_of_row_ids
 from grace_kernels._rewrite import rewrite_all
 from grace_kernels._split_ids import GROUP
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from grace_kernels.table_rows import FeatureRows, TableRows
 
 logger = logging.getLogger(__name__)
-HAS_AVX2 = bool(llvm.get_host_cpu_features().get("avx2", False))
+HAS_AVX2 = target_has("avx2")
 NO_WEIGHTS = np.zeros(0, np.int32)
 NO_BAD_ID = -1, 0
 
@@ -81,9 +82,7 @@ def look_up(
         rows = np.empty(num_ids + GROUP, np.int64)
         origin = np.empty(0 if weights_L is None else num_ids + GROUP, np.int64)
         bits = NO_WEIGHTS if weights_L is None else weights_L.view(np.int32)
-        num_rows = table.rows_ND.shape[0]
-        # One byte a row, plain rows at 0, stored rows at N: a place is a row id.
-        places = (0, num_rows, num_rows, 1 << 62, 1, num_rows, *table.packed.addresses, 0)
+        places = table_of_row_ids(table.rows_ND.shape[0], table.packed, table.subsets)
         ends, asked, bad = rewrite_all(ids_L, given, bits, places, policy, rows, origin)
         if bad >= 0:
             return int(bad), feature

@@ -24,8 +24,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace_kernels.clusters import check_bags, is_narrow, rewrite_bag
-from grace_kernels.device_rows import HEADER_BYTES, DeviceRows, RewrittenBags
+from grace_kernels.clusters import rewrite_bag
+from grace_kernels.device_rows import HEADER_BYTES, DeviceRows, DeviceSubsets, RewrittenBags
+from grace_kernels.pieces import check_bags, is_narrow
 
 __all__ = ["pool_rows", "pooled_lookup"]
 
@@ -143,10 +144,11 @@ def pool_rows_kernel(
 
 @triton.jit
 def pooled_lookup_kernel(
-    ids_ptr, offsets_ptr, bits_ptr, code_ptr, row_ids_ptr, row_bits_ptr, row_weights_ptr,
-    lengths_ptr, asked_ptr, bad_ptr,
+    ids_ptr, offsets_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr,
+    row_ids_ptr, row_bits_ptr, row_weights_ptr, lengths_ptr, asked_ptr, bad_ptr,
     rows_ptr, hbm_ptr, host_ptr, hot_ptr, num_rows, num_hbm_sums, out_ptr, out_pitch,
     LOG: tl.constexpr, NARROW: tl.constexpr, POLICY: tl.constexpr, CODED: tl.constexpr,
+    SUBSETS: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, PITCH: tl.constexpr, BITS: tl.constexpr,
     ROWS: tl.constexpr, MEAN: tl.constexpr, WEIGHTED: tl.constexpr,
     STORED: tl.constexpr, HOT: tl.constexpr,
@@ -156,8 +158,8 @@ def pooled_lookup_kernel(
     begin = tl.load(offsets_ptr + bag).to(tl.int64)
     num_ids = (tl.load(offsets_ptr + bag + 1).to(tl.int64) - begin).to(tl.int32)
     written, asked = rewrite_bag(
-        ids_ptr, bits_ptr, code_ptr, begin, num_ids, num_rows, row_ids_ptr, row_bits_ptr, bad_ptr,
-        LOG, NARROW, POLICY, WEIGHTED, CODED,
+        ids_ptr, bits_ptr, code_ptr, parts_ptr, marks_ptr, begin, num_ids, num_rows,
+        row_ids_ptr, row_bits_ptr, bad_ptr, LOG, NARROW, POLICY, WEIGHTED, CODED, SUBSETS,
     )  # fmt: skip
     tl.store(lengths_ptr + bag, written)
     tl.store(asked_ptr + bag, asked)
@@ -219,6 +221,7 @@ def pooled_lookup(
     policy: int,
     bad_ids: Tensor,
     piece: int | None = None,
+    subsets: DeviceSubsets | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Rewrite and pool raw bags with one launch and no host sync.
 
@@ -234,6 +237,7 @@ def pooled_lookup(
         policy: RAISE, DROP or ZERO_ROW of reference.py.
         bad_ids: Counter of bad ids under RAISE, int32 ``[1]``.
         piece: Ids that are sorted together.
+        subsets: What splits masks, or None, as in ``rewrite_clusters``.
 
     Returns:
         int32 ``[B]`` ids asked for and rows read.
@@ -251,13 +255,15 @@ def pooled_lookup(
     weighted = weights_L is not None
     row_weights: Any = torch.empty_like(weights_L) if weights_L is not None else None
     bits, row_bits = (None if w is None else w.view(torch.int32) for w in (weights_L, row_weights))
+    parts, marks = (None, None) if subsets is None else subsets.kernel_tensors()
+    num_blocks = num_sums if subsets is None else subsets.num_entries
     if num_bags:
         pooled_lookup_kernel[(num_bags,)](
-            ids_L, offsets_B1, bits, item_code_N, scratch, row_bits, row_weights,
+            ids_L, offsets_B1, bits, item_code_N, parts, marks, scratch, row_bits, row_weights,
             lengths, asked, bad_ids,
             *table.kernel_tensors(), num_rows, table.num_hbm_sums, out_BD, out_BD.stride(0),
-            LOG=log, NARROW=is_narrow(log, num_sums, weighted), POLICY=policy,
-            CODED=item_code_N.numel() > 0, **table.kernel_constants(),
+            LOG=log, NARROW=is_narrow(log, num_blocks, weighted), POLICY=policy,
+            CODED=item_code_N.numel() > 0, SUBSETS=parts is not None, **table.kernel_constants(),
             ROWS=pool_shape(table.dim, table.bits)[0], MEAN=mean, WEIGHTED=weighted,
             num_warps=lookup_warps(table.dim, table.bits, 1 << log),
         )  # fmt: skip

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from grace_kernels.reference import MAX_LAYERS, SLOT_BITS, apply_bad_id_policy_reference
+from grace_kernels.reference import (
+    MAX_LAYERS,
+    SLOT_BITS,
+    apply_bad_id_policy_reference,
+    pool_rows_reference,
+)
 
 WORD_BITS = 64
 BAD_ID = -2  # an id that reads row 0, as ``apply_bad_id_policy_reference`` marks it
@@ -40,7 +45,8 @@ def rewrite_subsets_reference(
 
     Copy ``l`` of an item joins layer ``l`` of its cluster; copies past ``MAX_LAYERS`` and items
     of different weight (compared bit by bit) share no row. Of each bag the ids in no cluster
-    come first, then the layers in order of their first item, each split as the table says.
+    come first, then the layers of one item, then the others, each split as the table says; both
+    in order of their first item.
 
     Args:
         ids_L: int32 or int64 ``[L]``, raw; -1 is padding.
@@ -67,7 +73,7 @@ def rewrite_subsets_reference(
     origins: list[int] = []
     ends = [0]
     for begin, end in zip(offsets_B1[:-1].tolist(), offsets_B1[1:].tolist(), strict=True):
-        layers: list[_Layer | int] = []  # an int is the position of a copy past the last layer
+        layers: list[_Layer] = []
         of_cluster: dict[tuple[int, int], list[_Layer]] = {}
         for position in range(begin, end):
             item = int(ids_L[position])
@@ -80,24 +86,18 @@ def rewrite_subsets_reference(
             bits = 0 if weights_L is None else int(weights_L[position].view(torch.int32))
             mine = of_cluster.setdefault((start, bits), [])
             layer = next((one for one in mine if slot not in one.positions), None)
-            if layer is None and len(mine) == MAX_LAYERS:
-                layers.append(position)
-                continue
             if layer is None:
                 layer = _Layer(start)
-                mine.append(layer)
                 layers.append(layer)
+                if len(mine) < MAX_LAYERS:
+                    mine.append(layer)
             layer.positions[slot] = position
-        for entry in layers:
-            if isinstance(entry, int):
-                rows.append(int(ids_L[entry]))
-                origins.append(entry)
-                continue
-            mask = sum(1 << slot for slot in entry.positions)
+        for layer in sorted(layers, key=lambda one: len(one.positions) > 1):
+            mask = sum(1 << slot for slot in layer.positions)
             while mask:
-                part = int(next_E[entry.start + mask])
-                position = entry.positions[(part & -part).bit_length() - 1]
-                row = stored_row_reference(entry.start + part, stored_W, ranks_W)
+                part = int(next_E[layer.start + mask])
+                position = layer.positions[(part & -part).bit_length() - 1]
+                row = stored_row_reference(layer.start + part, stored_W, ranks_W)
                 rows.append(int(ids_L[position]) if part & (part - 1) == 0 else num_items + row)
                 origins.append(position)
                 mask ^= part
@@ -108,6 +108,40 @@ def rewrite_subsets_reference(
         torch.tensor(ends, dtype=torch.int64),
         None if weights_L is None else weights_L[torch.tensor(origins, dtype=torch.int64)],
     )
+
+
+def pooled_subsets_reference(
+    ids_L: Tensor,
+    offsets_B1: Tensor,
+    weights_L: Tensor | None,
+    rows_ND: Tensor,
+    stored_RD: Tensor,
+    code: tuple[Tensor, Tensor, Tensor, Tensor],
+    *,
+    mean: bool,
+    policy: int,
+) -> tuple[Tensor, int]:
+    """Clean, rewrite and pool the bags of one feature of a table with a subset code.
+
+    Args:
+        ids_L: As in :func:`rewrite_subsets_reference`, as the next two.
+        offsets_B1: int64 ``[B + 1]``, from 0.
+        weights_L: float32 ``[L]`` or None.
+        rows_ND: Original rows.
+        stored_RD: Stored rows in the order of the code.
+        code: ``item_code_N``, ``next_E``, ``stored_W`` and ``ranks_W``.
+        mean: Divide by the length of the bag as it was given, padding included.
+        policy: RAISE, DROP or ZERO_ROW of reference.py.
+
+    Returns:
+        float32 ``[B, D]`` and the number of rows read.
+    """
+    _, rows, ends, weights = rewrite_subsets_reference(ids_L, offsets_B1, weights_L, *code, policy)
+    everything = torch.cat([rows_ND.float(), stored_RD.float()])
+    pooled = pool_rows_reference(everything, rows, ends, weights)
+    if mean:
+        pooled = pooled / offsets_B1.diff().clamp(min=1)[:, None]
+    return pooled, rows.numel()
 
 
 def stored_row_reference(entry: int, stored_W: Tensor, ranks_W: Tensor) -> int:

@@ -10,7 +10,9 @@ import pytest
 FOLDER = Path(__file__).resolve().parent / "interpreted"
 
 
-@pytest.mark.parametrize("name", ["clusters", "pooling", "build_sums", "gpu", "gpu_bags"])
+@pytest.mark.parametrize(
+    "name", ["clusters", "subsets", "pooling", "build_sums", "gpu", "gpu_bags"]
+)
 def test_kernels_in_the_interpreter(name: str, request: pytest.FixtureRequest) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     soak = ["--soak"] if request.config.getoption("--soak") else []

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from grace_kernels.clusters import is_narrow, piece_ids, raise_bad_ids, rewrite_clusters
+from grace_kernels.clusters import rewrite_clusters
+from grace_kernels.pieces import is_narrow, piece_ids, raise_bad_ids
 from grace_kernels.reference import DROP, RAISE, ZERO_ROW, rewrite_clusters_reference
 from grace_torchrec.sums.stored_sums import StoredSums
 

@@ -12,14 +12,15 @@ STRIDE = 3
 
 
 @pytest.fixture
-def call(table_of):
-    """Return a function that makes the arguments of a call: three features, two tables."""
+def call(table_of, subset_tensors):
+    """Return a function that makes the arguments of a call: a table for each of three features."""
 
     def make(policy, *, weighted=False, bad=False):
         random = np.random.default_rng(11)
         tables = [
             table_of(random, dim=8, hbm_share=0.5, num_hot=4),
-            table_of(random, dim=16, sums=False),
+            table_of(random, dim=16, subsets=True),
+            table_of(random, dim=4, sums=False),
         ]
         lengths = random.integers(0, 12, 3 * STRIDE)
         values = torch.from_numpy(random.integers(0, 40, lengths.sum()))
@@ -29,16 +30,16 @@ def call(table_of):
         numpy_of = [t.table for t in tables]
         return (
             values, offsets, torch.rand(len(values)).round() if weighted else None, STRIDE,
-            [2, 0, 1], [0, 1, 0],
+            [2, 0, 1], [0, 1, 2],
             [t.rows_ND for t in tables],
             [torch.from_numpy(t.hbm_RD) for t in numpy_of],
             [torch.from_numpy(t.host_RD) for t in numpy_of],
-            [False, True],
+            [False, True, False],
             [torch.from_numpy(t.codes) for t in numpy_of],
             [torch.from_numpy(t.hot_row_N) for t in numpy_of],
             [t.num_hbm_sums for t in numpy_of],
-            policy, ["table 'a', feature 'f'", "table 'b', feature 'g'", "table 'a', feature 'h'"],
-            torch.zeros(0, dtype=torch.int8),
+            policy, ["table 'a', feature 'f'", "table 'b', feature 'g'", "table 'c', feature 'h'"],
+            torch.zeros(0, dtype=torch.int8), *subset_tensors(numpy_of),
         )  # fmt: skip
 
     return make

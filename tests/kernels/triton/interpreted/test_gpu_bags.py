@@ -13,14 +13,14 @@ STRIDE = 3
 
 
 @pytest.fixture
-def call(table_of):
+def call(table_of, subset_tensors):
     """Return a function that makes tables and the arguments of a call: four features, two tables."""
 
     def make(policy, *, weighted=False, bad=False, repeats=False, stride=STRIDE, others=1, seed=5):
         random = np.random.default_rng(seed)
         tables = [
             table_of(random, dim=2, hbm_share=0.5, num_hot=9),
-            table_of(random, dim=3, hbm_share=0.4),
+            table_of(random, dim=3, hbm_share=0.4, subsets=True),
         ]
         lengths = random.integers(0, 12, 4 * stride)
         bags = [random.choice(40, size, replace=repeats) for size in lengths]
@@ -38,6 +38,7 @@ def call(table_of):
             [torch.from_numpy(t.hot_row_N) for t in numpy_of],
             [t.num_hbm_sums for t in numpy_of],
             policy, labels, others, torch.zeros(0, dtype=torch.int8),
+            *subset_tensors(numpy_of),
         )  # fmt: skip
 
     return make

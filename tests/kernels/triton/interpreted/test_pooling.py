@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from grace_kernels.clusters import rewrite_clusters
-from grace_kernels.device_rows import DeviceRows, RewrittenBags
+from grace_kernels.device_rows import DeviceRows, DeviceSubsets, RewrittenBags
 from grace_kernels.pooling import pool_rows, pool_shape, pooled_lookup
-from grace_kernels.reference import DROP, RAISE, ZERO_ROW, pooled_lookup_reference
+from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 
 LENGTHS = [0, 37, 1, 20]
 
@@ -35,15 +35,19 @@ def both_ways(ids, offsets, weights, case, *, mean=False, policy=RAISE):
     table = device_rows(case)
     code = torch.from_numpy(case.table.codes)
     num_rows, num_sums = case.rows_ND.shape[0], case.stored_RD.shape[0]
+    subsets = None
+    if case.table.subsets is not None:
+        held = case.table.subsets
+        subsets = DeviceSubsets(torch.from_numpy(held.next_E), torch.from_numpy(held.marks_W))
     bad_ids = torch.zeros(1, dtype=torch.int32)
     fused = torch.full((len(offsets) - 1, table.dim), torch.nan)
     asked, read = pooled_lookup(
         ids, offsets, weights, code, table, fused, num_sums=num_sums, mean=mean, policy=policy,
-        bad_ids=bad_ids, piece=32,
+        bad_ids=bad_ids, piece=32, subsets=subsets,
     )  # fmt: skip
     bags = rewrite_clusters(
         ids, offsets, weights, code, num_rows=num_rows, num_sums=num_sums, policy=policy,
-        bad_ids=bad_ids, piece=32,
+        bad_ids=bad_ids, piece=32, subsets=subsets,
     )  # fmt: skip
     assert bags.lengths_B.tolist() == read.tolist()
     assert bags.asked_B.tolist() == asked.tolist()
@@ -54,11 +58,7 @@ def both_ways(ids, offsets, weights, case, *, mean=False, policy=RAISE):
 
 def reference(ids, offsets, weights, case, *, mean=False, policy=RAISE):
     """What the bags mean."""
-    coded = case.table.codes.size > 0
-    return pooled_lookup_reference(
-        ids.long(), offsets, weights, case.rows_ND, case.stored_RD,
-        case.item_code_N if coded else None, mean=mean, policy=policy,
-    )[0]  # fmt: skip
+    return case.pooled(ids, offsets, weights, mean=mean, policy=policy)[0]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,16 @@ def reference(ids, offsets, weights, case, *, mean=False, policy=RAISE):
         {"hbm_share": 0.4, "num_hot": 9},
         {"hbm_share": 0.0, "num_hot": 40},
         {"sums": False, "num_hot": 5},
+        {"subsets": True, "hbm_share": 0.4, "num_hot": 9},
     ],
-    ids=["sums in HBM", "sums in host", "both and hot rows", "every row hot", "hot rows only"],
+    ids=[
+        "sums in HBM",
+        "sums in host",
+        "both and hot rows",
+        "every row hot",
+        "hot rows only",
+        "subsets",
+    ],
 )
 def test_rows_come_from_their_memory(spread, table_of) -> None:
     random = np.random.default_rng(1)
@@ -105,10 +113,11 @@ def test_every_dimension_and_type(dim, dtype, table_of) -> None:
     torch.testing.assert_close(out, reference(ids, offsets, None, case), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("subsets", [False, True])
 @pytest.mark.parametrize(("policy", "mean"), [(RAISE, False), (DROP, True), (ZERO_ROW, True)])
-def test_padding_and_bad_ids(policy, mean, table_of) -> None:
+def test_padding_and_bad_ids(policy, mean, subsets, table_of) -> None:
     random = np.random.default_rng(3)
-    case = table_of(random, hbm_share=0.5)
+    case = table_of(random, hbm_share=0.5, subsets=subsets)
     ids, offsets = bags_of(random, 40, bad=True)
     counted = DROP if policy == RAISE else policy  # on the device RAISE leaves them out and counts
     want = reference(ids, offsets, None, case, mean=mean, policy=counted)
@@ -116,10 +125,11 @@ def test_padding_and_bad_ids(policy, mean, table_of) -> None:
         torch.testing.assert_close(out, want, rtol=1e-6 if mean else 0, atol=0)
 
 
+@pytest.mark.parametrize("subsets", [False, True])
 @pytest.mark.parametrize(("kinds", "mean"), [(1, False), (3, True)])
-def test_weighted_bags(kinds, mean, table_of) -> None:
+def test_weighted_bags(kinds, mean, subsets, table_of) -> None:
     random = np.random.default_rng(4)
-    case = table_of(random, hbm_share=0.5, num_hot=6)
+    case = table_of(random, hbm_share=0.5, num_hot=6, subsets=subsets)
     ids, offsets = bags_of(random, 40)
     weights = torch.from_numpy(random.choice(np.array([0.5, 2.0, -1.0], np.float32)[:kinds], 58))
     want = reference(ids, offsets, weights, case, mean=mean)

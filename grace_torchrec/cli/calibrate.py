@@ -1,0 +1,45 @@
+"""``grace-torchrec calibrate``: measure this machine's memories for plans."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from grace_sharding.calibration import Calibration, calibrate
+from grace_sharding.memory_tiers import MemoryModelError
+from grace_torchrec.errors import GraceError
+
+
+@click.command(name="calibrate")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the memory model here, for plan --memory FILE.",
+)
+@click.option("--row-bytes", default=256, show_default=True, help="Bytes of the rows gathered.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate_command(out: Path | None, row_bytes: int, as_json: bool) -> None:
+    """Measure how fast the memories of this machine are read."""
+    try:
+        found = calibrate(row_bytes)
+        if out is not None:
+            found.save(out)
+    except MemoryModelError as error:
+        raise GraceError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps({**asdict(found), "beta": found.memory.beta}))
+    else:
+        click.echo("\n".join(_lines(found, out)))
+
+
+def _lines(found: Calibration, out: Path | None) -> list[str]:
+    """Say what was measured, what was not, and what to do next."""
+    lines = [f"{name:>12}  {rate / 1e9:8.1f} GB/s" for name, rate in found.bytes_per_s.items()]
+    lines += [f"not measured: {reason}" for reason in found.unmeasured]
+    if found.memory.hbm is not None:
+        lines.append(f"beta {found.memory.beta:.3f} (host over HBM)")
+    if out is not None:
+        lines.append(f"written to {out}; use it with: grace-torchrec plan ... --memory {out}")
+    return lines

@@ -1,0 +1,38 @@
+"""``grace-torchrec inspect``: what a plan puts where, what it costs, and why."""
+
+import json
+
+import click
+from rich.console import Console
+
+from grace_torchrec.cli.plan_argument import load_summary
+from grace_torchrec.views.plan_tables import inspect_markdown, inspect_view
+
+WIDE_COLUMNS = 260
+
+
+@click.command()
+@click.argument("plan")
+@click.option("--wide", is_flag=True, help="All columns, whatever the width of the terminal.")
+@click.option(
+    "--format",
+    "text_format",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    show_default=True,
+    help="Markdown has all columns.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(plan: str, wide: bool, text_format: str, as_json: bool) -> None:
+    """Show PLAN: rows, bytes, reads, time and slack of each table and memory, verdict and reason.
+
+    PLAN is a plan folder, a JSON file with a sharding plan of TorchRec, or package.module:function,
+    a function that returns a ShardingPlan or (ShardingPlan, model).
+    """
+    summary = load_summary(plan)
+    if as_json:
+        click.echo(json.dumps(summary.document()))
+    elif text_format == "markdown":
+        click.echo(inspect_markdown(summary))
+    else:
+        Console(width=WIDE_COLUMNS if wide else None).print(inspect_view(summary, wide))

@@ -1,0 +1,40 @@
+"""``grace-torchrec report``: a plan as one HTML page."""
+
+import json
+from pathlib import Path
+
+import click
+
+from grace_torchrec.plans.plan import Plan
+from grace_torchrec.traces.profile import Profile
+from grace_torchrec.views.report import write_report
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="HTML file to write.",
+)
+@click.option(
+    "--profile",
+    "profile_folder",
+    type=click.Path(path_type=Path),
+    help="Profile folder: rows are placed anew for other HBM sizes and bandwidths.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def report(plan: Path, out: Path, profile_folder: Path | None, as_json: bool) -> None:
+    """Write PLAN as one HTML page that needs no network: times, verdicts, sums, other machines."""
+    loaded = Plan.load(plan)
+    profile = Profile.load(profile_folder) if profile_folder is not None else None
+    written = write_report(loaded, out, profile, str(plan))
+    if as_json:
+        click.echo(
+            json.dumps({"plan": str(plan), "report": str(written), "tables": len(loaded.tables)})
+        )
+    else:
+        click.echo(f"wrote {written}; open it in a browser")

@@ -1,0 +1,247 @@
+"""Sharing: one decision over all tables that share the memories, and the placement it leads to.
+
+Flow: offers + memory -> variants -> joint choice on the validation bags -> refit -> *Settled* per
+table, placed by what all bags read.  Derived: HBM is filled at least to the byte at which the
+validation bags took the least time, and until host memory is left no larger share of the counted
+reads than then: of the two ways to carry the stop over to more bags the later one, since host
+memory that is read too much costs 1 / beta of what it costs when it is read too little.
+Shapes: N items, R sums.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_sharding.filling import forced_to_hbm
+from grace_sharding.joint import Decision, decide
+from grace_sharding.memory_tiers import MemoryModel
+from grace_sharding.placement import Placement, place_tables
+from grace_sharding.table_reads import DoesNotFit, Layout, TableReads
+from grace_sharding.variants import RUNGS, Variant
+from grace_torchrec.errors import NoPlan
+from grace_torchrec.plans.offers import Offer, SumsOption
+from grace_torchrec.plans.ordering import in_order_of
+from grace_torchrec.plans.pricing import Busy, Mode, Priced, Touched, Way, priced, variants_of
+from grace_torchrec.sums.count_reads import count_reads
+from grace_torchrec.sums.sets import SetCode
+from grace_torchrec.sums.stored_sums import StoredSums
+
+ALL_RUNGS, LEAST_RUNGS = 20_000, 12  # of all tables together; of one kind of row of one table
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """What one table stores and where.
+
+    Attributes:
+        offer: The table and what it could store.
+        mode: ``sums``, ``hot`` or ``stock``.
+        option: The sums that were taken, None without.
+        sums: Fitted on all bags, in the order in which they go to HBM; None without.
+        placement: By what all bags read.
+        judged: Read by the validation bags, with the sums of the fit bags.
+        busy: How long they keep each memory busy.
+        stock: The same of the stock model.
+        note: Why sums that were picked are not stored after all; mostly empty.
+    """
+
+    offer: Offer
+    mode: Mode
+    option: SumsOption | None
+    sums: StoredSums | None
+    placement: Placement
+    judged: Priced
+    busy: Busy
+    stock: Busy
+    note: str = ""
+
+
+def share(
+    offers: Sequence[Offer], memory: MemoryModel, ahead: bool, contested: bool = True
+) -> tuple[Settled, ...]:
+    """Decide over all tables together.
+
+    Args:
+        offers: The tables.
+        memory: The machine they share.
+        ahead: Bags arrive rewritten.
+        contested: Sums and rows compete for HBM; where they do not, sets keep the order of the fit.
+
+    Raises:
+        NoPlan: the original tables fit in no memory.
+    """
+    if not offers:
+        return ()
+    rungs = max(LEAST_RUNGS, min(RUNGS, ALL_RUNGS // (2 * len(offers))))
+    plain, with_sums = [], []
+    for offer in offers:
+        touched = Touched.of(offer.bags.fit)
+        plain.append(priced(offer.bags, None, rungs, touched))
+        with_sums.append([priced(offer.bags, one.held, rungs, touched) for one in offer.options])
+    forced = _forced(offers, memory)
+    tables, ways = [], []
+    for t, offer in enumerate(offers):
+        variants, meant = variants_of(offer.spec, plain[t], with_sums[t], memory, ahead)
+        kept = [v for v, one in enumerate(variants) if t not in forced or one.originals == "hbm"]
+        tables.append([variants[v] for v in kept])
+        ways.append([meant[v] for v in kept])
+    stock = _stock(tables, ways, memory)
+    starts = [np.array([_first(meant, stage) for meant in ways]) for stage in ("hot", "sums")]
+    best = decide(tables, memory, [stock.picked_T, *starts])
+    taken = []
+    for t, v in enumerate(best.picked_T.tolist()):
+        way = ways[t][v]
+        source = with_sums[t][way.option] if way.option >= 0 else plain[t]
+        taken.append(_Taken(offers[t], way, tables[t][v], source))
+    placed = _placed(taken, plain, best, memory, ahead, contested)
+    return tuple(
+        Settled(
+            one.offer, one.way.mode, one.option, sums, placement, one.source, busy, before, one.note
+        )
+        for one, (sums, placement), busy, before in zip(
+            taken, placed, _busy(best, memory), _busy(stock, memory), strict=True
+        )
+    )
+
+
+@dataclass(eq=False)
+class _Taken:
+    """What was picked for one table; its sums are given up where they fit nowhere."""
+
+    offer: Offer
+    way: Way
+    variant: Variant
+    source: Priced
+    note: str = ""
+
+    @property
+    def option(self) -> SumsOption | None:
+        """The sums that were taken."""
+        return self.offer.options[self.way.option] if self.way.option >= 0 else None
+
+
+def _forced(offers: Sequence[Offer], memory: MemoryModel) -> set[int]:
+    """Tables whose originals must be in HBM, because host memory cannot hold all.
+
+    Raises:
+        NoPlan: a table fits in no memory.
+    """
+    if sum(offer.spec.num_rows * offer.spec.row_bytes for offer in offers) <= memory.host.num_bytes:
+        return set()
+    sizes = [
+        TableReads(offer.spec.key, offer.bags.all.counts(), row_bytes=offer.spec.row_bytes)
+        for offer in offers
+    ]
+    hbm_bytes = memory.hbm.num_bytes if memory.hbm else 0
+    try:
+        return forced_to_hbm(sizes, hbm_bytes, memory.host.num_bytes)
+    except DoesNotFit as error:
+        raise NoPlan(str(error)) from error
+
+
+def _stock(
+    tables: Sequence[Sequence[Variant]], ways: Sequence[Sequence[Way]], memory: MemoryModel
+) -> Decision:
+    """The best that stock tables can do: whole in one memory, or split by a software cache."""
+    only = [
+        [variant for variant, way in zip(own, meant, strict=True) if way.mode == "stock"]
+        for own, meant in zip(tables, ways, strict=True)
+    ]
+    return decide(only, memory)  # stock variants come first: their numbers are those of all
+
+
+def _first(ways: Sequence[Way], mode: Mode) -> int:
+    """Number of the first way of a mode, of the first way where there is none."""
+    return next((v for v, way in enumerate(ways) if way.mode == mode), 0)
+
+
+def _busy(decision: Decision, memory: MemoryModel) -> list[Busy]:
+    """How long the validation bags of each table keep each memory busy."""
+    hbm_rate = memory.hbm.bytes_per_s if memory.hbm else 1.0
+    return [
+        Busy(hbm / hbm_rate, host / memory.host.bytes_per_s)
+        for hbm, host in zip(
+            decision.hbm_read_T.tolist(), decision.host_read_T.tolist(), strict=True
+        )
+    ]
+
+
+def _placed(
+    taken: Sequence[_Taken],
+    plain: Sequence[Priced],
+    best: Decision,
+    memory: MemoryModel,
+    ahead: bool,
+    contested: bool,
+) -> list[tuple[StoredSums | None, Placement]]:
+    """Refit what was taken on all bags and place it by what they read.
+
+    Args:
+        taken: What was picked; tables whose sums fit nowhere are changed.
+        plain: The tables without sums.
+        best: What served the validation bags best.
+        memory: The machine.
+        ahead: Bags arrive rewritten.
+        contested: Sums and rows compete for HBM.
+    """
+    made = [_refitted(one, ahead, contested) for one in taken]
+    wanted = sum(one.variant.hbm_bytes + float(one.variant.bytes_K.sum()) for one in taken)
+    fill_bytes = None if best.hbm_bytes >= int(wanted) else best.hbm_bytes
+    while (
+        placements := _try_place(taken, made, plain, memory, fill_bytes, best.slow_share)
+    ) is None:
+        pass  # a table has given its sums up
+    return [(sums, placement) for (sums, _), placement in zip(made, placements, strict=True)]
+
+
+def _try_place(
+    taken: Sequence[_Taken],
+    made: list[tuple[StoredSums | None, TableReads]],
+    plain: Sequence[Priced],
+    memory: MemoryModel,
+    fill_bytes: int | None,
+    slow_share: float,
+) -> tuple[Placement, ...] | None:
+    """Place all tables, or make the table in the way give its sums up and return None."""
+    try:
+        return place_tables([table for _, table in made], memory, fill_bytes, slow_share)
+    except DoesNotFit as error:  # more sums than on the fit bags
+        t = next(t for t, one in enumerate(taken) if one.offer.spec.key == error.table)
+        if taken[t].option is None:
+            raise NoPlan(str(error)) from error
+        need, have = f"{error.need_bytes:,}", f"{error.have_bytes:,}"
+        taken[t].note = f"its stored sums need {need} bytes of memory, {have} are left"
+        taken[t].way = Way("hot" if taken[t].variant.split else "stock")
+        taken[t].source = plain[t]
+        made[t] = _refitted(taken[t], ahead=False, contested=True)
+        return None
+
+
+def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums | None, TableReads]:
+    """Fit the sums of one table on all bags, order them, and count what all bags read."""
+    whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
+    scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
+    sums = taken.option.refit() if taken.option is not None else None
+    plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
+    if sums is not None:
+        reads = count_reads(whole, sums)
+        if contested or not isinstance(sums.code, SetCode):  # tied sets would read other rows
+            sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
+            reads = count_reads(whole, sums)
+        plain_N, sum_reads_R = reads.plain_reads_N, reads.stored_reads_R
+    split: Layout = "split" if variant.split else "apart"
+    table = TableReads(
+        name=taken.offer.spec.key,
+        plain_reads_N=plain_N,
+        sum_reads_R=sum_reads_R,
+        row_bytes=taken.offer.spec.row_bytes,
+        metadata_bytes=sums.metadata_bytes if sums is not None else 0,
+        stock=taken.way.mode == "stock" and not variant.split,
+        layout="whole" if variant.originals == "hbm" else split,
+        code_in_host=ahead,
+        plain_outlook=source.plain_outlook,
+        sum_outlook=source.stored_outlook if sums is not None else None,
+        outlook_scale=scale,
+    )
+    return sums, table

@@ -1,0 +1,302 @@
+"""Summary: what a plan says of each table and memory, in one form for our plans and TorchRec's.
+
+Flow: Plan -> *PlanSummary* -> inspect, diff, report; a sharding plan of TorchRec gets the same form
+in :mod:`grace_torchrec.plans.stock_plan`.
+Derived: slack, the time for which one memory waits until the slower one is done.
+Shapes: R sums, H hot rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from grace_torchrec.plans.plan import Plan, TablePlan
+from grace_torchrec.sums.stored_sums import StoredSums
+
+Kind = Literal["grace", "torchrec"]
+
+
+@dataclass(frozen=True)
+class TierPart:
+    """What one table keeps in one memory; None: the plan does not say.
+
+    Attributes:
+        tier: ``hbm``, ``host`` or ``ssd``.
+        originals: Rows of the original table.
+        sums: Stored sums.
+        hot_rows: Copies of rows whose originals are in host memory.
+        bytes: Bytes of all of these, metadata included.
+        reads: Rows that the bags of the profile read here.
+        time_s: Seconds that held-out bags keep this memory busy.
+    """
+
+    tier: str
+    originals: int | None
+    sums: int = 0
+    hot_rows: int = 0
+    bytes: int | None = None
+    reads: int | None = None
+    time_s: float | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all kinds."""
+        return None if self.originals is None else self.originals + self.sums + self.hot_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """Which sums and hot rows a table holds, not only how many: a diff looks into them."""
+
+    sums: StoredSums | None
+    hot_items: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TableSummary:
+    """One table; None: the plan does not say.
+
+    Attributes:
+        table: Dotted path.
+        verdict: ``use`` or ``leave stock`` (ours), ``stock`` (TorchRec's).
+        method: Grouping method and its parameter (ours), way of sharding (TorchRec's).
+        lookup: Who reads the rows (ours), compute kernel (TorchRec's).
+        reason: Why, one sentence for people.
+        num_rows: Rows of the original table.
+        row_bytes: Bytes of one row.
+        tiers: Its part in every memory of the machine.
+        cut: Share of row reads saved on held-out bags.
+        in_line_cut: The same of the best candidate whose bags are rewritten while serving.
+        ahead_cut: The same of the best candidate whose bags are rewritten before.
+        ids: Ids of the held-out bags.
+        extra_bytes: Every byte over the stock model.
+        metadata_bytes: Of these, the arrays that turn ids into stored rows.
+        stock_s: Seconds of the stock model for the held-out bags.
+        contents: The stored rows themselves.
+    """
+
+    table: str
+    verdict: str
+    method: str
+    lookup: str
+    reason: str
+    num_rows: int | None
+    row_bytes: int | None
+    tiers: tuple[TierPart, ...]
+    cut: float | None = None
+    in_line_cut: float | None = None
+    ahead_cut: float | None = None
+    ids: int | None = None
+    extra_bytes: int | None = None
+    metadata_bytes: int | None = None
+    stock_s: float | None = None
+    contents: Contents | None = field(default=None, repr=False)
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of this table: the slower memory, never the sum."""
+        return slower(self.tiers)
+
+    @property
+    def extra_rows(self) -> int:
+        """Sums and hot rows, in all memories."""
+        return sum(part.sums + part.hot_rows for part in self.tiers)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object of one table."""
+        names = (
+            "table", "verdict", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
+            "in_line_cut", "ahead_cut", "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
+        )  # fmt: skip
+        tiers = {part.tier: _tier_document(part, self.tiers) for part in self.tiers}
+        return {**{name: getattr(self, name) for name in names}, "tiers": tiers}
+
+
+@dataclass(frozen=True, eq=False)
+class PlanSummary:
+    """A whole plan.
+
+    Attributes:
+        kind: Whose plan it is.
+        source: Where it was read.
+        machine: What it was made for.
+        rooms: Memory -> bytes it has for rows; empty: not known.
+        tables: One entry for each table.
+        settings: What was asked for and what it was made from, name -> value.
+    """
+
+    kind: Kind
+    source: str
+    machine: str
+    rooms: Mapping[str, int]
+    tables: tuple[TableSummary, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def tiers(self) -> tuple[TierPart, ...]:
+        """All tables together, memory by memory."""
+        names = dict.fromkeys([*self.rooms, *(p.tier for t in self.tables for p in t.tiers)])
+        return tuple(
+            _together(name, [p for t in self.tables for p in t.tiers if p.tier == name])
+            for name in names
+        )
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of all tables together: the slower memory."""
+        return slower(self.tiers)
+
+    @property
+    def cut(self) -> float:
+        """Share of all row reads saved on held-out bags."""
+        ids = sum(table.ids or 0 for table in self.tables)
+        saved = sum((table.cut or 0.0) * (table.ids or 0) for table in self.tables)
+        return saved / ids if ids else 0.0
+
+    @property
+    def stock_is_exact(self) -> bool:
+        """Whether :attr:`stock_s` is the time of the stock model, not a bound below it."""
+        if sum(1 for part in self.tiers if part.time_s) < 2:
+            return True
+        originals = sum((table.num_rows or 0) * (table.row_bytes or 0) for table in self.tables)
+        return originals <= self.rooms.get("hbm", 0)
+
+    @property
+    def stock_s(self) -> float:
+        """Seconds of the stock model: the slower memory.
+
+        Which memory a table of the stock model is in is not in a plan. Where all fit into one their
+        times add up; else their slowest table, or half of all time, stands for the model, so that
+        the figure is never too large.
+        """
+        times = [table.stock_s or 0.0 for table in self.tables]
+        return sum(times) if self.stock_is_exact else max([sum(times) / 2, *times])
+
+    @property
+    def time_ratio(self) -> float:
+        """Stock time over ours (1 where nothing is read)."""
+        return self.stock_s / self.time_s if self.time_s else 1.0
+
+    def verdicts(self) -> dict[str, int]:
+        """How many tables have each verdict, the most frequent one first."""
+        counted: dict[str, int] = {}
+        for table in self.tables:
+            counted[table.verdict] = counted.get(table.verdict, 0) + 1
+        return dict(sorted(counted.items(), key=lambda item: -item[1]))
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object of ``inspect --json``."""
+        tiers = self.tiers
+        return {
+            "kind": self.kind,
+            "plan": self.source,
+            "machine": self.machine,
+            "settings": dict(self.settings),
+            "verdicts": self.verdicts(),
+            "time_s": self.time_s,
+            "tiers": {
+                part.tier: {**_tier_document(part, tiers), "room_bytes": self.rooms.get(part.tier)}
+                for part in tiers
+            },
+            "tables": [table.document() for table in self.tables],
+        }
+
+
+def summarise(plan: Plan, source: str = "") -> PlanSummary:
+    """Return what a plan of ours says.
+
+    Args:
+        plan: The plan.
+        source: Where it was read, for people.
+    """
+    memory = plan.memory
+    return PlanSummary(
+        kind="grace",
+        source=source,
+        machine=memory.machine,
+        rooms={tier.name: tier.num_bytes for tier in memory.tiers},
+        tables=tuple(_table(t, [tier.name for tier in memory.tiers]) for t in plan.tables.values()),
+        settings={
+            **asdict(plan.options),
+            "uvm": memory.uvm,
+            "beta": memory.beta,
+            "profile": plan.profile_fingerprint,
+        },
+    )
+
+
+def slower(tiers: tuple[TierPart, ...]) -> float | None:
+    """Return the longest known time of several memories, None where none is known."""
+    return max((part.time_s for part in tiers if part.time_s is not None), default=None)
+
+
+def slack_s(part: TierPart, tiers: tuple[TierPart, ...]) -> float | None:
+    """Return for how long one memory waits for the slowest of ``tiers``."""
+    longest = slower(tiers)
+    return None if longest is None or part.time_s is None else longest - part.time_s
+
+
+def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
+    """Read one table of our plan."""
+    placed, told = table.placement, table.predicted
+    seconds = {"hbm": told.hbm_s, "host": told.host_s}
+    sums = {"hbm": placed.num_hbm_sums, "host": placed.num_sums - placed.num_hbm_sums}
+    tiers = []
+    for name in tier_names:
+        use = placed.hbm if name == "hbm" else placed.host
+        tiers.append(
+            TierPart(
+                tier=name,
+                originals=placed.num_rows if placed.originals == name else 0,
+                sums=sums[name],
+                hot_rows=int(placed.hot_items.size) if name == "hbm" else 0,
+                bytes=use.bytes,
+                reads=use.reads,
+                time_s=seconds[name],
+            )
+        )
+    return TableSummary(
+        table=table.spec.key,
+        verdict=table.verdict,
+        method=table.picked,
+        lookup=table.lookup,
+        reason=table.reason,
+        num_rows=table.spec.num_rows,
+        row_bytes=table.spec.row_bytes,
+        tiers=tuple(tiers),
+        cut=told.cut,
+        in_line_cut=table.curve[-1].in_line_cut if table.curve else None,
+        ahead_cut=table.curve[-1].ahead_cut if table.curve else None,
+        ids=told.ids,
+        extra_bytes=told.extra_bytes,
+        metadata_bytes=told.metadata_bytes,
+        stock_s=told.stock_s,
+        contents=Contents(table.sums, placed.hot_items),
+    )
+
+
+def _together(name: str, parts: list[TierPart]) -> TierPart:
+    """Add the parts of all tables in one memory up; what one does not say, the total does not."""
+    return TierPart(
+        tier=name,
+        originals=_total([part.originals for part in parts]),
+        sums=sum(part.sums for part in parts),
+        hot_rows=sum(part.hot_rows for part in parts),
+        bytes=_total([part.bytes for part in parts]),
+        reads=_total([part.reads for part in parts]),
+        time_s=_total([part.time_s for part in parts]),
+    )
+
+
+def _total(values: list[Any]) -> Any:
+    """Return the sum, None where one of the values is not known."""
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _tier_document(part: TierPart, tiers: tuple[TierPart, ...]) -> dict[str, Any]:
+    """Return the JSON object of one part."""
+    kept = {key: value for key, value in asdict(part).items() if key != "tier"}
+    return {**kept, "rows": part.rows, "slack_s": slack_s(part, tiers)}

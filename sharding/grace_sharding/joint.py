@@ -1,0 +1,291 @@
+"""Joint choice: one variant for each table, and how far HBM is filled, for the least time together.
+
+Flow: variants of every table + memory -> *Decision* -> placement.  Source: GRACE, ASPLOS'23 (a
+request is done when the slower memory is; filling stops where both are busy alike).  Derived: the
+search.  A price of an HBM byte and a weight of the two memories take the tables apart (Lagrange):
+each picks its best variant by itself.  For a row of weights the price that fills HBM is found, what
+is picked is judged exactly, and the best is improved table by table.  Time is the mean over
+resampled groups of held-out bags, half as many as there are: what host memory reads too much costs
+1 / beta of what it reads too little, so filling stops short of the balance by what bags differ.
+Shapes: T tables, V variants of all tables, K rungs of all variants, G groups, W resamplings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_sharding.variants import GROUPS, Floats, Ints, Variant
+
+WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)  # of HBM, the rest is of host
+RESAMPLINGS = 48
+BISECTIONS = 24
+WORK = 4_000_000  # rungs that the improvement may sort in all
+ROUNDS = 3  # of the improvement
+LAST_STEPS = 8  # in which each rung beside the best stop is taken
+LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What was picked.
+
+    Attributes:
+        picked_T: Number of the variant of each table.
+        hbm_bytes: Bytes of HBM to fill.
+        slow_share: Share of the fit bags' reads that is then left to host memory, of the rows that
+            could be in either.
+        time_s: Mean time of the resampled held-out bags, scaled to all of them.
+        hbm_read_T: Bytes that all held-out bags read from HBM, by table.
+        host_read_T: The same from host memory.
+    """
+
+    picked_T: Ints
+    hbm_bytes: int
+    slow_share: float
+    time_s: float
+    hbm_read_T: Floats
+    host_read_T: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Stop:
+    """How far HBM is filled: the time, the bytes, and the least worth that is still taken."""
+
+    time_s: float
+    hbm_bytes: float
+    worth: float
+
+
+def decide(
+    tables: Sequence[Sequence[Variant]],
+    memory: MemoryModel,
+    starts: Sequence[Ints] = (),
+    resample: bool = True,
+) -> Decision:
+    """Pick a variant for each table.
+
+    Args:
+        tables: The variants of each table; the first needs the least memory of all.
+        memory: The machine that they share.
+        starts: Choices to begin with, beside those found here and the first variants.
+        resample: Judge by resampled groups of bags, not by all bags at once.
+    """
+    search = _Search(tables, memory, _draws() if resample else np.ones((1, GROUPS)))
+    found = {tuple(np.zeros(len(tables), np.int64)), *map(tuple, starts), *search.priced()}
+    judged = {picked: search.judge(np.array(picked)) for picked in sorted(found)}
+    best = min(judged, key=lambda picked: judged[picked].time_s)
+    picked_T, stop = search.improved(np.array(best), judged[best])
+    return search.decision(picked_T, stop)
+
+
+class _Search:
+    """All variants of all tables side by side, and the machine."""
+
+    def __init__(
+        self, tables: Sequence[Sequence[Variant]], memory: MemoryModel, draws_WG: Floats
+    ) -> None:
+        self.draws_WG = draws_WG
+        self.hbm_rate = memory.hbm.bytes_per_s if memory.hbm else 1.0
+        self.host_rate = memory.host.bytes_per_s
+        self.hbm_bytes = memory.hbm.num_bytes if memory.hbm else 0
+        self.host_bytes = memory.host.num_bytes
+        self.flat = [variant for variants in tables for variant in variants]
+        self.sizes_T = np.array([len(variants) for variants in tables], np.int64)
+        self.first_T = np.cumsum(self.sizes_T) - self.sizes_T
+        self.table_V = np.repeat(np.arange(len(tables)), self.sizes_T)
+        self.fixed_V = np.array([v.hbm_bytes for v in self.flat], np.float64)
+        self.host_V = np.array([v.host_bytes for v in self.flat], np.float64)
+        self.hbm_read_V = np.array([v.hbm_read_G.sum() for v in self.flat])
+        reads = [v.rung_read_GK.sum(axis=0) for v in self.flat]
+        self.host_read_V = np.array([v.host_read_G.sum() for v in self.flat])
+        self.host_read_V += [float(part.sum()) for part in reads]
+        busy_V = np.maximum(self.hbm_read_V / self.hbm_rate, self.host_read_V / self.host_rate)
+        prices = np.array([v.price for v in self.flat])
+        # A share of what the table takes at best: the first variant may be in a far slower memory.
+        self.price_V = prices * np.minimum.reduceat(busy_V, self.first_T)[self.table_V]
+        sizes = np.array([v.bytes_K.size for v in self.flat], np.int64)
+        self.variant_K = np.repeat(np.arange(sizes.size), sizes)
+        self.bytes_K = np.concatenate([v.bytes_K for v in self.flat])
+        self.worth_K = np.concatenate([v.worth_K for v in self.flat])
+        self.reads_K = np.concatenate(reads)
+        self.drawn = [_drawn(v, draws_WG) for v in self.flat]
+
+    def priced(self) -> set[tuple[int, ...]]:
+        """What all tables pick at the price that fills HBM, for every weight."""
+        found = set()
+        for weight in WEIGHTS:
+            low, high = 0.0, self._highest(weight)
+            for _ in range(BISECTIONS):
+                middle = (low + high) / 2
+                _, wanted = self._by_price(weight, middle)
+                low, high = (middle, high) if wanted > self.hbm_bytes else (low, middle)
+            found |= {tuple(self._by_price(weight, price)[0].tolist()) for price in (low, high)}
+        return found
+
+    def _highest(self, weight: float) -> float:
+        """A price at which nobody wants anything."""
+        gain = max((1 - weight) / self.host_rate - weight / self.hbm_rate, 0.0)
+        most = (self.host_read_V / np.maximum(self.fixed_V, 1.0)).max(initial=0.0)
+        return float(1.0001 * gain * max(self.worth_K.max(initial=0.0), most) + 1e-30)
+
+    def _by_price(self, weight: float, byte_s: float) -> tuple[Ints, float]:
+        """Let every table pick for itself; return the variants and the HBM bytes they want.
+
+        Args:
+            weight: Share of HBM time in what is paid; the rest is host time.
+            byte_s: Price of an HBM byte in seconds.
+        """
+        gain = (1 - weight) / self.host_rate - weight / self.hbm_rate  # of a byte read from HBM
+        wanted_K = self.worth_K * gain > byte_s
+        won_K = np.where(wanted_K, self.reads_K * gain - byte_s * self.bytes_K, 0.0)
+        cost_V = weight * self.hbm_read_V / self.hbm_rate + self.price_V + byte_s * self.fixed_V
+        cost_V += (1 - weight) * self.host_read_V / self.host_rate
+        cost_V -= np.bincount(self.variant_K, won_K, cost_V.size)
+        cost_V[self.fixed_V > self.hbm_bytes] = np.inf
+        least_T = np.minimum.reduceat(cost_V, self.first_T)
+        best_V = np.flatnonzero(cost_V <= least_T[self.table_V])
+        _, where = np.unique(self.table_V[best_V], return_index=True)
+        takes_V = self.fixed_V + np.bincount(self.variant_K, wanted_K * self.bytes_K, cost_V.size)
+        return best_V[where] - self.first_T, float(takes_V[best_V[where]].sum())
+
+    def judge(self, picked_T: Ints, exact: bool = False) -> Stop:
+        """Return the best stop for what was picked; infinite time where it does not fit."""
+        variants_T = self.first_T + picked_T
+        fixed = self.fixed_V[variants_T].sum()
+        if fixed > self.hbm_bytes or self.host_V[variants_T].sum() > self.host_bytes:
+            return Stop(np.inf, 0.0, np.inf)
+        worth_K = np.concatenate([self.flat[v].worth_K for v in variants_T])
+        order = np.argsort(-worth_K, kind="stable")
+        sizes_K = np.concatenate([self.flat[v].bytes_K for v in variants_T])[order]
+        bytes_K1 = fixed + np.concatenate([np.zeros(1), np.cumsum(sizes_K)])
+        steps = [np.sum([self.drawn[v][0] for v in variants_T], axis=0)[None]]
+        steps.append(np.concatenate([self.drawn[v][1] for v in variants_T])[order])
+        hbm_K1W = np.cumsum(np.concatenate(steps), axis=0)
+        host_W = np.sum([self.drawn[v][2] for v in variants_T], axis=0)
+        curve = _Curve(bytes_K1, hbm_K1W, host_W, self.hbm_rate, self.host_rate)
+        stop_bytes, time_s = curve.best(self.hbm_bytes, exact)
+        taken = int(np.searchsorted(bytes_K1, stop_bytes, side="left"))
+        worth = float(worth_K[order[taken - 1]]) if taken else np.inf
+        return Stop(time_s + float(self.price_V[variants_T].sum()), stop_bytes, worth)
+
+    def improved(self, picked_T: Ints, stop: Stop) -> tuple[Ints, Stop]:
+        """Try other variants table by table, the busiest tables first."""
+        rungs = sum(self.flat[v].bytes_K.size for v in self.first_T + picked_T)
+        trials = WORK // max(rungs, 100)
+        busy_T = np.maximum(self.hbm_read_V, self.host_read_V)[self.first_T]
+        for _ in range(ROUNDS):
+            before = stop.time_s
+            for t in np.argsort(-busy_T, kind="stable").tolist():
+                for variant in range(int(self.sizes_T[t])):
+                    if variant == picked_T[t] or trials <= 0:
+                        continue
+                    trials -= 1
+                    other = picked_T.copy()
+                    other[t] = variant
+                    tried = self.judge(other)
+                    if tried.time_s < stop.time_s:
+                        picked_T, stop = other, tried
+            if stop.time_s >= before or trials <= 0:
+                break
+        return picked_T, self.judge(picked_T, exact=True)
+
+    def decision(self, picked_T: Ints, stop: Stop) -> Decision:
+        """Split what all held-out bags read by table."""
+        chosen = [self.flat[v] for v in self.first_T + picked_T]
+        before = sum(float(v.bytes_K[v.worth_K > stop.worth].sum()) for v in chosen)
+        last = sum(float(v.bytes_K[v.worth_K == stop.worth].sum()) for v in chosen)
+        fixed = sum(v.hbm_bytes for v in chosen)
+        part = (stop.hbm_bytes - fixed - before) / last if last else 0.0
+        hbm, host, slow, counted = [], [], 0.0, 0.0
+        for v in chosen:
+            reads_K = v.rung_read_GK.sum(axis=0)
+            share_K = (v.worth_K > stop.worth) + part * (v.worth_K == stop.worth)
+            moved = float((reads_K * share_K).sum())
+            slow += float((v.counted_K * (1 - share_K)).sum())
+            counted += float(v.counted_K.sum())
+            hbm.append(float(v.hbm_read_G.sum()) + moved)
+            host.append(float(v.host_read_G.sum() + reads_K.sum()) - moved)
+        return Decision(
+            picked_T,
+            int(stop.hbm_bytes + 1e-6),
+            slow / counted if counted else 0.0,
+            stop.time_s,
+            np.array(hbm),
+            np.array(host),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """Reads of resampled bags, by how many rungs are in HBM.
+
+    Attributes:
+        bytes_K1: Bytes of HBM after each rung.
+        hbm_K1W: Bytes read from HBM then.
+        host_W: Bytes read from host memory in any case.
+        hbm_rate: Bytes a second.
+        host_rate: The same of host memory.
+    """
+
+    bytes_K1: Floats
+    hbm_K1W: Floats
+    host_W: Floats
+    hbm_rate: float
+    host_rate: float
+
+    def best(self, most_bytes: int, exact: bool) -> tuple[float, float]:
+        """Return the bytes at which the mean time is least, and that time.
+
+        Filling stops early only where that saves LEAST_STOP_GAIN of the time.
+
+        Args:
+            most_bytes: Bytes of HBM.
+            exact: Look inside the rungs around the best stop too.
+        """
+        whole = int(np.searchsorted(self.bytes_K1, most_bytes, side="right"))
+        last = min(float(most_bytes), float(self.bytes_K1[-1]))
+        times = self._times(self.hbm_K1W[:whole])
+        full_s = float(self._times(self._at(np.array([last])))[0])
+        at = int(times.argmin())
+        stops, times = np.append(self.bytes_K1[:whole], last), np.append(times, full_s)
+        if exact:
+            around = self.bytes_K1[max(0, at - 1) : at + 2]
+            inside = np.linspace(around[0], min(float(around[-1]), last), 2 * LAST_STEPS)
+            stops = np.append(stops, inside)
+            times = np.append(times, self._times(self._at(inside)))
+        best = int(times.argmin())
+        if full_s * (1 - LEAST_STOP_GAIN) <= times[best]:
+            return last, full_s
+        return float(stops[best]), float(times[best])
+
+    def _at(self, stops: Floats) -> Floats:
+        """Bytes read from HBM at any stops, in a straight line inside a rung."""
+        before = np.searchsorted(self.bytes_K1, stops, side="right") - 1
+        after = np.minimum(before + 1, self.bytes_K1.size - 1)
+        width = np.maximum(self.bytes_K1[after] - self.bytes_K1[before], 1e-30)
+        part = ((stops - self.bytes_K1[before]) / width)[:, None]
+        return self.hbm_K1W[before] + part * (self.hbm_K1W[after] - self.hbm_K1W[before])
+
+    def _times(self, hbm_SW: Floats) -> Floats:
+        """Mean time of the resamplings."""
+        total_W = self.host_W + self.hbm_K1W[-1]
+        slower = np.maximum(hbm_SW / self.hbm_rate, (total_W - hbm_SW) / self.host_rate)
+        return np.asarray(slower.mean(axis=1), np.float64)
+
+
+def _drawn(variant: Variant, draws_WG: Floats) -> tuple[Floats, Floats, Floats]:
+    """Resample the reads of a variant: from HBM in any case, of its rungs, from host memory."""
+    return (
+        draws_WG @ variant.hbm_read_G,
+        np.ascontiguousarray((draws_WG @ variant.rung_read_GK).T),
+        draws_WG @ variant.host_read_G,
+    )
+
+
+def _draws() -> Floats:
+    """Resamplings: how often each group is in, times two: half as many are drawn as there are."""
+    rng = np.random.default_rng(0)
+    drawn_WG = rng.multinomial(GROUPS // 2, np.full(GROUPS, 1 / GROUPS), RESAMPLINGS)
+    return drawn_WG.astype(np.float64) * 2

@@ -1,0 +1,96 @@
+"""Outlook: how often bags to come will read a row, by how often the bags so far did.
+
+Flow: reads of fit bags + reads of held-out bags, row by row -> *Outlook* -> the order in which rows
+fill HBM.  Derived, not in the paper: counts alone mislead twice.  Sums were chosen because the fit
+bags held them, so they are read less by other bags and the rows they replace are read more; and
+rows that no fit bag read are read all the same (the held-out estimate of the missing mass, as Good
+and Turing's).  So every class of counts is worth what held-out bags read of it.
+Shapes: R rows of one kind, X classes of counts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+_TIE = 1e-6
+_GROWTH = 1.25  # of the counts from one class to the next
+_CLASSES = np.unique(np.floor(_GROWTH ** np.arange(4, 124)).astype(np.int64))
+_SINGLE = np.arange(1, _CLASSES[0])
+EDGES = np.concatenate([_SINGLE, _CLASSES]).astype(np.float64)  # lowest count of each class
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Expected reads of a row, over as many bags as the held-out ones.
+
+    Attributes:
+        counted_X: Mean count of the rows of each class, rising; the first is 0.
+        expected_X: Expected reads of such a row, not falling; the first is 0.
+        unread: Expected reads of a row that was never read.
+    """
+
+    counted_X: Floats
+    expected_X: Floats
+    unread: float
+
+    @classmethod
+    def fit(
+        cls, counted_R: Numbers, held_out_R: Numbers, unread: tuple[int, int] = (0, 0)
+    ) -> "Outlook":
+        """Learn from rows of one kind.
+
+        Args:
+            counted_R: Reads of each row by the fit bags, 0 or more.
+            held_out_R: Reads of the same rows by the held-out bags.
+            unread: (further rows that no fit bag read, their held-out reads).
+
+        >>> outlook = Outlook.fit(np.array([0, 0, 4, 4]), np.array([1, 0, 1, 2]))
+        >>> outlook.unread, outlook.expected(np.array([0, 4, 8])).round(3).tolist()
+        (0.5, [0.5, 1.5, 3.0])
+        """
+        class_R = np.searchsorted(EDGES, counted_R, side="right")
+        size = EDGES.size + 1
+        rows_X = np.bincount(class_R, minlength=size)
+        counts_X = np.bincount(class_R, counted_R, size)
+        reads_X = np.bincount(class_R, held_out_R, size)
+        num_unread = int(rows_X[0]) + unread[0]
+        unread_reads = float(reads_X[0]) + unread[1]
+        held = np.flatnonzero(rows_X[1:]) + 1
+        rising = _not_falling(reads_X[held] / rows_X[held], rows_X[held].astype(np.float64))
+        zero = np.zeros(1)
+        return cls(
+            np.concatenate([zero, counts_X[held] / rows_X[held]]),
+            np.concatenate([zero, rising]),
+            unread_reads / num_unread if num_unread else 0.0,
+        )
+
+    def expected(self, counted_R: Numbers, scale: float = 1.0) -> Floats:
+        """Return the expected reads of rows.
+
+        Args:
+            counted_R: Their reads.
+            scale: Fit bags over the bags that these reads come from.
+        """
+        scaled = np.asarray(counted_R, np.float64) * scale
+        last = float(self.counted_X[-1])
+        inside = np.interp(scaled, self.counted_X, self.expected_X)
+        if last > 0:
+            inside = np.where(scaled > last, self.expected_X[-1] * (scaled / last), inside)
+        inside = inside * (1 + _TIE * np.log1p(scaled))  # equal classes keep the order of counts
+        return np.where(scaled == 0, self.unread, inside)
+
+
+def _not_falling(values_X: Floats, weights_X: Floats) -> Floats:
+    """Return the closest values that do not fall (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, classes
+    for value, weight in zip(values_X.tolist(), weights_X.tolist(), strict=True):
+        mean, total, classes = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, heavy, more = pools.pop()
+            mean = (mean * total + before * heavy) / (total + heavy)
+            total, classes = total + heavy, classes + more
+        pools.append((mean, total, classes))
+    return np.repeat([mean for mean, _, _ in pools], [n for _, _, n in pools]).astype(np.float64)

@@ -1,0 +1,51 @@
+"""Threads: when the bags of a lookup are divided over several, and who may use them at once.
+
+Flow: cpu.py and table_rows.py ask here before they call a parallel core.
+"""
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+from numba.np.ufunc.parallel import threading_layer
+
+# Below so many bytes of rows waking another thread costs more than it brings (derived, 2 cores:
+# at 1 MB two threads take two thirds of the time of one).
+LEAST_BYTES_TO_SHARE = 1 << 18
+
+_forked: list[bool] = []  # not empty in a child process
+_parallel_lock = threading.Lock()
+# GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
+os.register_at_fork(after_in_child=lambda: _forked.append(True))
+
+
+def is_shared(num_threads: int, num_bags: int, num_bytes: int) -> bool:
+    """Tell whether several threads serve a lookup: they cost more than they bring to small ones.
+
+    Args:
+        num_threads: Threads that may be used.
+        num_bags: Bags of all features.
+        num_bytes: Bytes of the rows that they ask for.
+    """
+    if not may_share(num_threads) or num_bags < 2 * num_threads:
+        return False
+    return num_bytes >= LEAST_BYTES_TO_SHARE
+
+
+def may_share(num_threads: int) -> bool:
+    """Tell whether there is more than one thread to use."""
+    return num_threads > 1 and not _forked
+
+
+def one_at_a_time() -> contextlib.AbstractContextManager[Any]:
+    """Serialise parallel lookups where numba's threads serve one caller at a time.
+
+    Without OpenMP or TBB numba falls back to a pool that ends the process when two threads of
+    the caller use it at once.
+    """
+    try:
+        safe = threading_layer() != "workqueue"  # type: ignore[no-untyped-call]
+    except ValueError:  # not started yet: the first parallel call decides, alone
+        safe = False
+    return contextlib.nullcontext() if safe else _parallel_lock
