@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bench.gpu_run import Sizes
 from grace_kernels.build_sums import build_rows
-from grace_kernels.device_rows import DeviceRows
+from grace_kernels.device_rows import DeviceRows, DeviceSubsets
 
 TRIPLE_SHARE = 0.6  # of the ids of a bag come three from a cluster: 40 % of the rows are saved
 
@@ -33,6 +33,28 @@ class Table:
         return DeviceRows(
             self.rows_ND, self.rows_ND.shape[1], 0, self.sums_RD, num_hbm_sums=len(self.sums_RD)
         )
+
+
+def subset_code(table: Table) -> tuple[Tensor, DeviceSubsets]:
+    """Return codes and subset tables of the same clusters: every subset is stored, in the same order.
+
+    So a bag reads the same rows, at the same addresses, and only the way to them differs.
+    """
+    device, code_N = table.sizes_C.device, torch.full_like(table.code_N, -1)
+    starts_C = (1 << table.sizes_C).cumsum(0) - (1 << table.sizes_C)
+    slots_8 = torch.arange(8, device=device)
+    here_C8 = slots_8 < table.sizes_C[:, None]
+    code_C8 = starts_C[:, None] * 8 + slots_8
+    code_N[table.members_C8[here_C8]] = code_C8[here_C8].to(code_N.dtype)
+    masks = [torch.arange(1 << k, device=device) for k in range(9)]
+    sizes, counts = table.sizes_C.unique(return_counts=True)  # rise: clusters stand in this order
+    each = zip(sizes.tolist(), counts.tolist(), strict=True)
+    next_E = torch.cat([masks[k].repeat(count) for k, count in each])
+    stored = torch.nn.functional.pad((next_E & (next_E - 1)) != 0, (0, -len(next_E) % 32))
+    stored_W32 = stored.view(-1, 32).long()
+    bits_W = (stored_W32 << torch.arange(32, device=device)).sum(1)
+    ranks_W = stored_W32.sum(1).cumsum(0) - stored_W32.sum(1)
+    return code_N, DeviceSubsets(next_E.to(torch.uint8), (ranks_W << 32) | bits_W)
 
 
 def make_table(sizes: Sizes, dim: int, dtype: torch.dtype) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu_data import TRIPLE_SHARE, Table, make_bags, make_table
+from bench.gpu_data import TRIPLE_SHARE, Table, make_bags, make_table, subset_code
 from bench.gpu_run import Run, median_us
 from grace_kernels.clusters import rewrite_clusters
 from grace_kernels.device_rows import DeviceRows, RewrittenBags
@@ -64,6 +64,7 @@ class Entrants:
         self.stored = table.device_rows()
         self.plain = DeviceRows(table.rows_ND, table.rows_ND.shape[1])
         self.out = torch.full((sizes.bags, self.stored.dim), torch.nan, device=sizes.device)
+        self.subset_code_N, self.subsets = subset_code(table)
         self.rewritten = [self.rewrite(i) for i in range(sizes.input_sets)]
 
     def rewrite(self, which: int) -> RewrittenBags:
@@ -71,6 +72,14 @@ class Entrants:
         return rewrite_clusters(
             self.sets[which], self.offsets, None, self.table.code_N, num_rows=len(self.table.rows_ND),
             num_sums=len(self.table.sums_RD), policy=RAISE, bad_ids=self.bad, piece=self.piece(),
+        )  # fmt: skip
+
+    def rewrite_subsets(self, which: int) -> RewrittenBags:
+        """The same rows, found through a subset code."""
+        return rewrite_clusters(
+            self.sets[which], self.offsets, None, self.subset_code_N,
+            num_rows=len(self.table.rows_ND), num_sums=len(self.table.sums_RD), policy=RAISE,
+            bad_ids=self.bad, piece=self.piece(), subsets=self.subsets,
         )  # fmt: skip
 
     def piece(self) -> int:
@@ -92,6 +101,14 @@ class Entrants:
             self.sets[which], self.offsets, None, self.table.code_N, self.stored, self.out,
             num_sums=len(self.table.sums_RD), mean=False, policy=RAISE, bad_ids=self.bad,
             piece=self.piece(),
+        )  # fmt: skip
+
+    def fused_subsets(self, which: int) -> None:
+        """The same with a subset code."""
+        pooled_lookup(
+            self.sets[which], self.offsets, None, self.subset_code_N, self.stored, self.out,
+            num_sums=len(self.table.sums_RD), mean=False, policy=RAISE, bad_ids=self.bad,
+            piece=self.piece(), subsets=self.subsets,
         )  # fmt: skip
 
     def stock(self, which: int) -> Tensor:
@@ -123,9 +140,11 @@ class Entrants:
     def check(self) -> None:
         """Say errors, and whether exactly the rows that should merge did."""
         entrants = {"pool": self.pool, "pool_plain": self.pool_plain, "fused": self.fused}
+        entrants |= {"fused_subsets": self.fused_subsets}
         errors = {name: self.relative_error(entrant) for name, entrant in entrants.items()}
         wanted = self.pooling - 2 * int(self.pooling * TRIPLE_SHARE / 3)
-        exact = bool((self.rewritten[0].lengths_B == wanted).all()) and int(self.bad) == 0
+        lengths = (self.rewritten[0].lengths_B, self.rewrite_subsets(0).lengths_B)
+        exact = all(bool((found == wanted).all()) for found in lengths) and int(self.bad) == 0
         right = exact and max(errors.values()) < ERROR_OF[self.table.rows_ND.dtype]
         self.run.say("correct", ok=right, rows_as_predicted=exact, **self.what(), **errors)
 
@@ -133,6 +152,7 @@ class Entrants:
         """Say the times, and what each way gains over our own gather of plain rows."""
         entrants = {"embedding_bag": self.stock, "pool_plain": self.pool_plain}
         entrants |= {"rewrite": self.rewrite, "pool": self.pool, "fused": self.fused}
+        entrants |= {"rewrite_subsets": self.rewrite_subsets, "fused_subsets": self.fused_subsets}
         us = median_us(self.run.sizes, entrants)
         num_rows = float(self.rewritten[0].lengths_B.sum())
         row_bytes = self.stored.dim * self.table.rows_ND.itemsize

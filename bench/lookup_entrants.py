@@ -22,6 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bench.grouped_bags import GroupedBags
 from bench.planned import plan_of
+from bench.subset_twin import subset_twin
 from grace_kernels.cpu import (
     FeatureRows,
     TableRows,
@@ -31,6 +32,7 @@ from grace_kernels.cpu import (
 )
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_kernels.subset_tables import SubsetTables
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one
 from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
@@ -91,7 +93,7 @@ def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entra
     code = bags.sums.code.item_code_N
     ordered = [(in_code_order(ids, offsets, code), offsets) for ids, offsets in bags.batches]
     served = table.ours if mode == "fused" else table.stock
-    return {
+    entrants: dict[str, Entrant] = {
         "embedding_bag": lambda k: F.embedding_bag(
             bags.batches[k][0], weight, bags.batches[k][1], mode="sum", include_last_offset=True
         ),
@@ -103,25 +105,43 @@ def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entra
         "ahead": lambda k: table.ahead(rewritten[k]).values(),
         "forward": lambda k: served(kjts[k]).values(),
     }
+    if bags.sums.num_sums:
+        twin, subsets = subset_twin(bags.sums)
+        codes = twin.code.item_code_N
+        entrants["subset_fused"] = _fused(
+            TableRows(rows, none, sums, codes, NO_HOT, 0, subsets), bags.batches
+        )
+    return entrants
 
 
 def make_rewriting(bags: GroupedBags) -> dict[str, Entrant]:
-    """Return rewriting alone, of raw ids and of ids in code order."""
-    packed = pack_codes(bags.sums.code.item_code_N)
+    """Return rewriting alone, of raw ids, of ids in code order, and of the same with a subset code."""
     code = bags.sums.code.item_code_N
+    packed = pack_codes(code)
     ordered = [(in_code_order(ids, offsets, code), offsets) for ids, offsets in bags.batches]
 
-    def rewriting(batches: list[tuple[Tensor, Tensor]]) -> Entrant:
+    def rewriting(
+        batches: list[tuple[Tensor, Tensor]], packed: PackedCodes, subsets: SubsetTables | None
+    ) -> Entrant:
         """Rewrite a batch and drop the result."""
 
         def run(k: int) -> Tensor:
             ids, offsets = batches[k]
-            rewrite_counted(ids.numpy(), offsets.numpy(), None, packed, packed.num_items, RAISE)
+            bag_arrays = ids.numpy(), offsets.numpy()
+            rewrite_counted(*bag_arrays, None, packed, packed.num_items, RAISE, subsets)
             return torch.empty(0)
 
         return run
 
-    return {"rewrite": rewriting(bags.batches), "rewrite_ordered": rewriting(ordered)}
+    entrants = {
+        "rewrite": rewriting(bags.batches, packed, None),
+        "rewrite_ordered": rewriting(ordered, packed, None),
+    }
+    if bags.sums.num_sums:
+        twin, subsets = subset_twin(bags.sums)
+        codes = pack_codes(twin.code.item_code_N)
+        entrants["subset_rewrite"] = rewriting(bags.batches, codes, subsets)
+    return entrants
 
 
 def make_int8(bags: GroupedBags, table: Table) -> dict[str, Entrant]:

@@ -86,7 +86,7 @@ def community_sums(split: Split, budget: int, seed: int) -> list[tuple[str, Stor
 
 def units_of(sums: StoredSums) -> Ints:
     """Return the unit of every plain and stored row: the rows of a cluster are one unit."""
-    code_N = sums.clusters.item_code_N
+    code_N = sums.code.item_code_N
     starts_C = np.unique(code_N[code_N >= 0] >> SLOT_BITS)
     plain_N = starts_C.size + np.arange(sums.num_items)
     clustered = code_N >= 0

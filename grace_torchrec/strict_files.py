@@ -120,7 +120,8 @@ def _check_header(file: Path, size: int) -> None:
 
 def _span(name: str, entry: Any) -> tuple[int, int]:
     """Return where the bytes of one array begin and end, which its shape must agree with."""
-    if not isinstance(entry, dict) or entry.get("dtype") not in ITEM_BYTES:
+    kind = entry.get("dtype") if isinstance(entry, dict) else None
+    if not isinstance(kind, str) or kind not in ITEM_BYTES:
         raise ValueError(f"array {name!r} is not described, or has a type that is not used")
     shape, offsets = entry.get("shape"), entry.get("data_offsets")
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
@@ -128,7 +129,7 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     if len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"array {name!r} has {len(shape)} dimensions")
     begin, end = offsets
-    if end - begin != math.prod(shape) * ITEM_BYTES[entry["dtype"]]:
+    if end - begin != math.prod(shape) * ITEM_BYTES[kind]:
         raise ValueError(f"array {name!r} does not fill its bytes")
     return begin, end
 

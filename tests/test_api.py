@@ -138,7 +138,8 @@ def test_a_plan_reads_what_the_bench_counts(trace_path) -> None:
     split = split_bags(read_npz(trace_path("ml100k")))
     model = history_dlrm(split.train.num_items, 64).eval()
     profile = grace.profile(inputs(split.train), model)
-    grace.accelerate_(model, grace.plan(model, profile, MEMORY, in_order=True))
+    options = grace.PlanOptions(methods=("grace",))
+    grace.accelerate_(model, grace.plan(model, profile, MEMORY, options, in_order=True))
     table = grace.verify(model, inputs(split.test)).tables[0]
     told = traffic(split, "grace", 1.0, 0, 256, None)
     assert (table.ids, table.rows_read) == (told["rows_before"], told["rows_after"])

@@ -107,7 +107,8 @@ def test_arrays_that_claim_other_bytes_than_there_are_make_no_array(tmp_path, na
     header, data = header_of(tmp_path)
     header[name][key] = value
     write(tmp_path / "bad", header, data)
-    assert "not readable" in told(read_arrays, tmp_path / "bad")
+    said = told(read_arrays, tmp_path / "bad")
+    assert "its header does not account for its bytes" in said or f"(array '{name}' " in said
 
 
 def test_headers_that_are_none(tmp_path):

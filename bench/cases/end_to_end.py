@@ -26,6 +26,7 @@ from bench.inputs import load_trace
 from bench.measure import machine
 from bench.run import emit
 from grace_kernels.cpu import rewrite_counted
+from grace_kernels.op_inputs import subset_tables
 from grace_kernels.packed_codes import pack_codes
 from grace_kernels.reference import RAISE
 from grace_sharding.memory_tiers import MemoryModel
@@ -115,15 +116,16 @@ def _entrants(
 
 def _rewrites(collection: nn.Module, batch: Batch) -> list[Callable[[], object]]:
     """Return the rewriting alone, on one thread, of each feature whose table has sums."""
-    tables = zip(collection.embedding_bag_configs(), collection.rewriter.item_codes(), strict=True)
+    configs, codes = collection.embedding_bag_configs(), collection.rewriter.item_codes()
+    subsets = subset_tables(*collection.rewriter.subsets(), len(codes))
     found: list[Callable[[], object]] = []
-    for config, code in tables:
+    for config, code, tables in zip(configs, codes, subsets, strict=True):
         bags = batch.bags[config.feature_names[0]]
         if code.numel():
             found.append(
                 partial(
                     rewrite_counted, bags.values().numpy(), bags.offsets().numpy(), None,
-                    pack_codes(code.numpy()), code.numel(), RAISE,
+                    pack_codes(code.numpy()), code.numel(), RAISE, tables,
                 )
             )  # fmt: skip
     return found

@@ -5,7 +5,10 @@ every entrant is checked against ``F.embedding_bag`` -> entrants take turns in r
 Ratios are stock over ours of the same round.  ``plain_gather`` is our gather without any sums:
 what it gains is never the sums' doing.  ``fused_ordered`` gets each bag in order of cluster code.
 ``ahead`` gets bags that were rewritten before: rewriting stands beside it.  ``forward`` is what
-the planner's model chooses.  Without ``--rows`` a table has four times the bytes of the last cache.
+the planner's model chooses.  ``subset_fused`` and ``subset_rewrite`` read the same stored rows through a
+subset code (clusters joined to eight items that store what their parts stored: the same cut by
+construction); ``subset_ns_per_id`` has their medians {fused, rewrite}, ``subset_over_cluster`` their time
+over that of ClusterCode in the same round {fused, rewrite}.  Without ``--rows`` a table has four times the bytes of the last cache.
 Shapes: N rows, D dimension, B bags of a batch, P ids per bag, R rounds.
 """
 
@@ -48,6 +51,7 @@ RIVALS = {
     "ahead": ("embedding_bag", "stock_ebc", "tbe"),
     "fused": ("embedding_bag", "stock_ebc", "tbe"),
     "fused_ordered": ("embedding_bag",),
+    "subset_fused": ("embedding_bag",),
     "plain_gather": ("embedding_bag",),
     "int8_ahead": ("int8_stock",),
     "forward": ("stock_ebc",),
@@ -128,10 +132,24 @@ def lookup(
                 "ordered": per_id["rewrite_ordered"].median,
                 "items": alone.sums.num_items,
             },
+            **_subsets(times, per_id),
             "address_share": per_id["rewrite"].median / per_id["fused"].median,
             **hidden(bags, table.ahead, rounds),
         }
     return result
+
+
+def _subsets(times: dict[str, Samples], per_id: dict[str, Samples]) -> dict[str, Any]:
+    """Return what a subset code costs beside ClusterCode, empty where nothing is stored."""
+    if "subset_fused" not in times:
+        return {}
+    names = ("fused", "rewrite")
+    return {
+        "subset_ns_per_id": {name: per_id[f"subset_{name}"].median for name in names},
+        "subset_over_cluster": {
+            name: spread(times[f"subset_{name}"].over(times[name])) for name in names
+        },
+    }
 
 
 def _saved(bags: GroupedBags, table: Any) -> float:

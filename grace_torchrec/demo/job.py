@@ -154,6 +154,10 @@ def _tables(
                 extra_bytes=held,
                 max_abs_error=check.max_abs_error if check else 0.0,
                 max_rel_error=check.max_rel_error if check else 0.0,
+                picked=table.picked,
+                in_line_cut=table.curve[-1].in_line_cut if table.curve else None,
+                ahead_cut=table.curve[-1].ahead_cut if table.curve else None,
+                sums_for_95pct=table.sums_for_95pct if table.num_sums else None,
             )
         )
     return tuple(rows)

@@ -18,6 +18,11 @@ class TableResult:
         extra_bytes: Bytes held beside the original table, metadata included.
         max_abs_error: Against the original table.
         max_rel_error: The same, over the sum of absolute values.
+        picked: Grouping method and parameter, ``none`` without sums.
+        in_line_cut: Best cut on validation bags of the methods whose code is rewritten while serving;
+            None where nothing was fitted.
+        ahead_cut: The same of all methods, bags rewritten before they are served.
+        sums_for_95pct: How few stored sums take 95 % of the reads of all; None without sums.
     """
 
     table: str
@@ -29,6 +34,10 @@ class TableResult:
     extra_bytes: int
     max_abs_error: float
     max_rel_error: float
+    picked: str = "none"
+    in_line_cut: float | None = None
+    ahead_cut: float | None = None
+    sums_for_95pct: int | None = None
 
     @property
     def cut(self) -> float:
@@ -139,6 +148,9 @@ class DemoResult:
                     "rows_read": t.rows_read,
                     "extra_rows": t.extra_rows,
                     "extra_bytes": t.extra_bytes,
+                    "picked": t.picked,
+                    "validation_cut": {"in_line": t.in_line_cut, "ahead": t.ahead_cut},
+                    "sums_for_95pct": t.sums_for_95pct,
                 }
                 for t in self.tables
             },

@@ -5,7 +5,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from grace_torchrec.demo.result import DemoResult, Measured
+from grace_torchrec.demo.result import DemoResult, Measured, TableResult
 from grace_torchrec.views.numbers import bytes_text
 
 
@@ -45,6 +45,7 @@ def _lines(result: DemoResult) -> list[str]:
     for row in result.tables:
         because = ", because" if row.verdict != "use" else ":"
         lines.append(f"  {row.table.rpartition('.')[2]}: {row.verdict}{because} {row.reason}")
+        lines += [f"    {line}" for line in _grouping(row)]
     lines += [
         f"  all tables on the held-out bags: lookups {result.time_ratio:.2f} times stock's speed",
         f"  planned in {result.plan_s:.1f} s, with swap {result.build_s:.1f} s "
@@ -53,6 +54,19 @@ def _lines(result: DemoResult) -> list[str]:
         "",
         *_measured(result, result.measured),
     ]
+    return lines
+
+
+def _grouping(row: TableResult) -> list[str]:
+    """Return what was chosen, and what both ways of rewriting would cut, if anything was fitted."""
+    if row.in_line_cut is None or row.ahead_cut is None:
+        return []
+    lines = [
+        f"best cut on validation bags: {row.in_line_cut:.1%} rewritten in line, "
+        f"{row.ahead_cut:.1%} rewritten ahead; stored by {row.picked}"
+    ]
+    if row.sums_for_95pct is not None:
+        lines.append(f"{row.sums_for_95pct:,} of its sums take 95 % of their reads")
     return lines
 
 

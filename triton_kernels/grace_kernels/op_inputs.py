@@ -13,7 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels import cpu
 from grace_kernels.packed_codes import PackedCodes, pack_codes
-from grace_kernels.subset_tables import SubsetTables, tables_of
+from grace_kernels.per_table import tables_of
+from grace_kernels.subset_tables import SubsetTables
 
 _packed: Any = WeakTensorKeyDictionary()  # codes of a table -> (version, packed)
 

@@ -8,16 +8,12 @@ codes, so that one load finds a row.
 Shapes: E entries, W = ceil(E / 32) words, V = ceil(E / 64) words as SubsetCode has them.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_kernels.packed_codes import ITEMS_A_WORD, PackedCodes
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,32 +105,3 @@ def check_subsets(codes: PackedCodes, subsets: SubsetTables, num_sums: int) -> N
         raise ValueError(
             f"subset tables name {subsets.num_stored} stored rows, the table has {num_sums}"
         )
-
-
-def tables_of(
-    parts: Sequence[Any] | None,
-    marks: Sequence[Any] | None,
-    num_tables: int,
-    make: Callable[[Any, Any], T],
-) -> list[T | None]:
-    """Return what ``make`` makes of the tensors of each table, None where they are empty.
-
-    Args:
-        parts: ``next_E`` of every table, or None: no table has a subset code.
-        marks: ``marks_W`` of every table.
-        num_tables: How many tables there are.
-        make: Takes both tensors of a table.
-
-    Raises:
-        ValueError: tables are missing.
-    """
-    if parts is None and marks is None:
-        return [None] * num_tables
-    parts, marks = parts or [], marks or []
-    if not len(parts) == len(marks) == num_tables:
-        raise ValueError(
-            f"{num_tables} tables need a tensor of parts and one of marks each, empty where all "
-            f"subsets are stored; got {len(parts)} and {len(marks)}"
-        )
-    pairs = zip(parts, marks, strict=True)
-    return [make(part, mark) if len(part) or len(mark) else None for part, mark in pairs]
