@@ -12,6 +12,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.readers.kjt import from_kjts
@@ -65,6 +66,9 @@ def plan(
     memory: MemoryModel,
     options: PlanOptions | None = None,
     *,
+    world_size: int | None = None,
+    local_world_size: int | None = None,
+    batch_size: int = 512,
     in_order: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -75,6 +79,11 @@ def plan(
         profile: Recorded bags; tables it lacks are left stock.
         memory: The machine that will serve, e.g. ``MemoryModel.named("h200")``.
         options: Budget, least gain, and how ids and lookups are treated.
+        world_size: Ranks that will hold the model (default: it is not sharded).  ``memory`` is
+            then the HBM of each rank and the host memory of each host, and the plan says which
+            rank holds what: ``plan.sharding``.
+        local_world_size: Ranks of a host (default: all).
+        batch_size: Bags of a feature in the batch of a rank.
         in_order: The bags are in random order already: their last fifth is validation.
         progress: Called with a line of text as the work goes on.
 
@@ -84,7 +93,7 @@ def plan(
     Raises:
         PlanMismatch: the profile belongs to another model; names the table and both values.
         NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
-        GraceError: ``memory`` or ``options`` is something else.
+        GraceError: ``memory`` or ``options`` is something else, or a number is out of range.
     """
     if not isinstance(memory, MemoryModel):
         raise GraceError(
@@ -92,9 +101,12 @@ def plan(
         )
     if options is not None and not isinstance(options, PlanOptions):
         raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
-    specs = table_specs(model)
-    return make_plan(
-        specs, profile, memory, options or PlanOptions(), in_order=in_order, progress=progress
+    specs, options = table_specs(model), options or PlanOptions()
+    if world_size is None:
+        return make_plan(specs, profile, memory, options, in_order=in_order, progress=progress)
+    ranks = Ranks(world_size, local_world_size, batch_size)
+    return make_sharded_plan(
+        specs, profile, memory, options, ranks, in_order=in_order, progress=progress
     )
 
 

@@ -27,6 +27,7 @@ from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.sharded_lookup import ShardedLookup
 from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.plan import TablePlan
+from grace_torchrec.plans.sharding import stored_name
 from grace_torchrec.sums.build_rows import build_rows
 
 TIERS = ("hbm", "host")
@@ -288,8 +289,3 @@ class StoredTables(EmbeddingBagCollectionInterface):
         table_of = [t for _, t in self._sets.values()]
         labels = [repr(config.name) for config in self._configs]
         return tables, table_of, stored, [s[0] for s in sets], [s[1] for s in sets], labels
-
-
-def stored_name(table: str, tier: str) -> str:
-    """Return the name of the table of stored rows beside ``table`` in a tier."""
-    return f"{table}__{tier}_rows"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from grace_sharding.shards import Sharding
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.parse import (
@@ -29,6 +30,7 @@ from grace_torchrec.plans.parse import (
     part,
 )
 from grace_torchrec.plans.plan import Plan, TablePlan
+from grace_torchrec.plans.sharding import read_sharding
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.texts import check_texts, names, quoted
 from grace_torchrec.plans.versions import OLDEST, SCHEMA
@@ -67,7 +69,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
-    only(document, KEYS, where)
+    only(document, KEYS | ({"sharding"} & document.keys()), where)
     part(document, "software", dict, where)
     memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
     options = parse_options(part(document, "options", dict, where), f"{where}: options", schema)
@@ -85,7 +87,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         tables[table.spec.key] = table
     if arrays:
         raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
-    return Plan(tables, memory, options, part(document, "profile_fingerprint", str, where))
+    profiled = part(document, "profile_fingerprint", str, where)
+    return Plan(tables, memory, options, profiled, _sharding(document, tables, where))
 
 
 def plan_fingerprint(plan: Plan) -> str:
@@ -117,6 +120,18 @@ def check_plan_fits(plan: Plan, specs: Sequence[TableSpec]) -> None:
                     f"table {key!r} has {name} {found[name]!r} in the model, the plan was made for {value!r}; "
                     "plan this model again"
                 )
+
+
+def _sharding(
+    document: dict[str, Any], tables: dict[str, TablePlan], where: str
+) -> Sharding | None:
+    """Read which rank holds what, None where the plan is for one device."""
+    if "sharding" not in document:
+        return None
+    try:
+        return read_sharding(part(document, "sharding", dict, where), tables.values())
+    except ValueError as error:
+        raise GraceError(f"{where}: {quoted(str(error))}; make the plan again") from error
 
 
 def table_arrays(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
@@ -151,12 +166,14 @@ def _describe(plan: Plan) -> dict[str, Any]:
                 "predicted": asdict(table.predicted),
             }
         )
-    described = {
+    described: dict[str, Any] = {
         "profile_fingerprint": plan.profile_fingerprint,
         "memory": asdict(plan.memory),
         "options": asdict(plan.options),
         "tables": tables,
     }
+    if plan.sharding is not None:  # plans for one device have no such key
+        described["sharding"] = plan.sharding.to_json()
     plain: dict[str, Any] = json.loads(json.dumps(described))  # tuples become lists, as on disk
     return plain
 

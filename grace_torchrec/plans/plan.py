@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement
+from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.curve import CurvePoint, check_cuts, check_rising
 from grace_torchrec.plans.held import extra_of
@@ -248,12 +249,14 @@ class Plan:
         memory: The machine the plan was made for.
         options: What the caller asked for.
         profile_fingerprint: Short hash of the profile the plan was made from.
+        sharding: Which rank holds what, where the plan was made for several.
     """
 
     tables: Mapping[str, TablePlan]
     memory: MemoryModel
     options: PlanOptions = field(default_factory=PlanOptions)
     profile_fingerprint: str = ""
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
         """Check that keys name their tables."""

@@ -26,7 +26,7 @@ from grace_sharding.memory_tiers import MemoryModel, TierName
 from grace_sharding.obstacles import tables_of, wrong_factors
 from grace_sharding.planner_stats import ShardStats
 from grace_sharding.remedies import NoShardingPlan, Setting, explain
-from grace_sharding.shards import TableShards
+from grace_sharding.shards import Sharding, TableShards
 
 __all__ = ["GraceShardingPlanner", "NoShardingPlan"]
 
@@ -120,6 +120,14 @@ class GraceShardingPlanner(EmbeddingShardingPlanner):  # type: ignore[misc]
     def tables(self) -> tuple[TableShards, ...]:
         """The last plan, table by table."""
         return self._shard_stats.tables
+
+    @property
+    def sharding(self) -> Sharding:
+        """The last plan as one value."""
+        setting = self.setting
+        return Sharding(
+            setting.world_size, setting.local_world_size, setting.batch_size, self.tables
+        )
 
     def plan(self, module: nn.Module, sharders: list[Any]) -> Any:
         """Return TorchRec's ShardingPlan of a model.

@@ -1,14 +1,23 @@
 """Planner stats: the plan that TorchRec's planner settled on, as plain values and not as a log.
 
-Flow: GraceShardingPlanner -> *ShardStats* -> TableShards -> plan files, views.
+Flow: GraceShardingPlanner -> *ShardStats* -> TableShards -> plan files, views; and back:
+*sharding_plan* makes of them what DistributedModelParallel takes.
 """
 
 from typing import Any
 
 from torchrec.distributed.planner.types import ShardingOption, Stats
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+)
 
 from grace_sharding._torchrec import reads_host
-from grace_sharding.shards import Shard, TableShards
+from grace_sharding.shards import Shard, Sharding, TableShards
 
 
 class ShardStats(Stats):  # type: ignore[misc]
@@ -78,3 +87,31 @@ def _shard(shard: Any) -> Shard:
         busy_ms=shard.perf.fwd_compute + shard.perf.prefetch_compute,
         comms_ms=shard.perf.fwd_comms + shard.perf.input_dist_comms,
     )
+
+
+def sharding_plan(sharding: Sharding, device: str = "cuda") -> ShardingPlan:
+    """Return the ShardingPlan that DistributedModelParallel takes.
+
+    Args:
+        sharding: Of a plan.
+        device: Type of the ranks' device, ``cuda`` or ``cpu``.
+    """
+    modules: dict[str, Any] = {}
+    for table in sharding.tables:
+        module = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
+        shards = [
+            ShardMetadata(
+                shard_offsets=[shard.first_row, shard.first_column],
+                shard_sizes=[shard.rows, shard.columns],
+                placement=placement(device, shard.rank, sharding.local_world_size),
+            )
+            for shard in table.shards
+        ]
+        whole = table.sharding_type == "data_parallel"
+        module[table.table] = ParameterSharding(
+            sharding_type=table.sharding_type,
+            compute_kernel=table.kernel,
+            ranks=[shard.rank for shard in table.shards],
+            sharding_spec=None if whole else EnumerableShardingSpec(shards),
+        )
+    return ShardingPlan(modules)

@@ -4,6 +4,7 @@ Flow: TorchRec's planner -> *TableShards* -> plan files, views; no TorchRec is n
 Shapes: S shards of a table, W ranks.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -58,6 +59,27 @@ class TableShards:
     pooling_factors: tuple[float, ...]
     shards: tuple[Shard, ...]
 
+    def check(self, world_size: int) -> None:
+        """Refuse fields that no planner writes.
+
+        Raises:
+            ValueError: names the table and the field.
+        """
+        texts = (self.module, self.table, self.sharding_type, self.kernel)
+        counts = ("rank", "first_row", "first_column", "rows", "columns", "hbm_bytes", "host_bytes")
+        if not all(isinstance(text, str) for text in texts) or self.tier not in ("hbm", "host"):
+            raise ValueError(f"sharding: table {self.table!r}: names and tier must be text")
+        for shard in self.shards:
+            if not all(type(getattr(shard, name)) is int for name in counts):
+                raise ValueError(
+                    f"sharding: table {self.table!r}: {shard} holds other than integers"
+                )
+            if min(getattr(shard, name) for name in counts) < 0 or shard.rank >= world_size:
+                raise ValueError(f"sharding: table {self.table!r}: {shard} is out of range")
+            times = (shard.busy_ms, shard.comms_ms)
+            if not all(isinstance(t, float | int) and 0 <= t < math.inf for t in times):
+                raise ValueError(f"sharding: table {self.table!r}: {shard} takes no such time")
+
     def to_json(self) -> dict[str, Any]:
         """Return lists, dictionaries, numbers and text."""
         return asdict(self) | {
@@ -76,6 +98,62 @@ class TableShards:
         shards = tuple(Shard(**shard) for shard in value["shards"])
         pooling_factors = tuple(float(factor) for factor in value["pooling_factors"])
         return cls(**{**value, "shards": shards, "pooling_factors": pooling_factors})
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How the ranks hold a whole model.
+
+    Attributes:
+        world_size: Ranks.
+        local_world_size: Ranks of a host.
+        batch_size: Bags of a feature in the batch of a rank, for the modelled times.
+        tables: Every table, in order of module and name.
+
+    Raises:
+        ValueError: numbers are out of range, a table is there twice, or a shard has no such rank.
+    """
+
+    world_size: int
+    local_world_size: int
+    batch_size: int
+    tables: tuple[TableShards, ...]
+
+    def __post_init__(self) -> None:
+        """Check once: shardings also come from files."""
+        numbers = (self.world_size, self.local_world_size, self.batch_size)
+        if not all(type(number) is int and number >= 1 for number in numbers):
+            raise ValueError(f"sharding: ranks and batch size must be integers >= 1, got {numbers}")
+        if self.world_size % self.local_world_size:
+            raise ValueError(
+                f"sharding: {self.world_size} ranks do not fill hosts of {self.local_world_size}"
+            )
+        if len({(table.module, table.table) for table in self.tables}) != len(self.tables):
+            raise ValueError("sharding: a table is there twice")
+        for table in self.tables:
+            table.check(self.world_size)
+
+    @property
+    def rank_ms(self) -> tuple[float, ...]:
+        """Modelled milliseconds of a batch on every rank."""
+        return rank_ms(self.tables, self.world_size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return lists, dictionaries, numbers and text."""
+        return {**vars(self), "tables": [table.to_json() for table in self.tables]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Sharding":
+        """Read what :meth:`to_json` returned.
+
+        Raises:
+            ValueError: a field is missing, unknown, or out of range.
+        """
+        try:
+            tables = tuple(TableShards.from_json(table) for table in value["tables"])
+            return cls(**{**value, "tables": tables})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"sharding: {error} is missing, unknown or of another type") from error
 
 
 def rank_ms(tables: Sequence[TableShards], world_size: int) -> tuple[float, ...]:
