@@ -22,11 +22,10 @@ from bench.run import emit
 from bench.stored import Stored
 from bench.two_memories import Entrant, Figures, Served, figures, serve, served
 from grace_sharding.memory_tiers import MemoryModel, Tier
-from grace_torchrec.plans.candidates import Bags
-from grace_torchrec.plans.offers import Offer
-from grace_torchrec.plans.sharing import share
+from grace_torchrec.plans.candidates import Bags, judge_all
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
-from grace_torchrec.plans.time_options import time_options
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.split import Split, split_bags
 
@@ -138,27 +137,27 @@ def _cached(splits: Sequence[Split], rows: int, capacity: float) -> list[Served]
 
 def _ours(splits: Sequence[Split], rows: int, capacity: float, beta: float) -> list[Served]:
     """What plans decide when bags arrive rewritten."""
-    offers = []
+    options = PlanOptions(budget=capacity, rewriting="ahead")
+    specs, choices = [], []
     for number, split in enumerate(splits):
-        bags = Bags(split.train, split.fit, split.validation)
-        budget = int(capacity * split.test.num_items)
-        spec = TableSpec(
-            "", f"t{number}", split.test.num_items, DIM, "fp32", "sum", (f"f{number}",), False
-        )
-        offers.append(Offer(spec, bags, time_options(bags, budget, ahead=True), "", 0.0))
-    row_bytes = offers[0].spec.row_bytes
-    maps = 4 * sum(split.test.num_items for split in splits)
-    tiers = (Tier("hbm", rows * row_bytes + maps, 1e12), Tier("host", PLENTY, beta * 1e12))
-    settled = share(offers, MemoryModel("two memories", tiers, sector_bytes=1), ahead=True)
+        num_rows, names = split.test.num_items, (f"f{number}",)
+        specs.append(TableSpec("", f"t{number}", num_rows, DIM, "fp32", "sum", names, False))
+        choices.append(judge_all(Bags(split.train, split.fit, split.validation), options))
+    maps = 4 * sum(spec.num_rows for spec in specs)
+    tiers = (
+        Tier("hbm", rows * specs[0].row_bytes + maps, 1e12),
+        Tier("host", PLENTY, beta * 1e12),
+    )
+    planned = settle(specs, choices, MemoryModel("two memories", tiers, sector_bytes=1), options)
     tables = []
-    for one, split in zip(settled, splits, strict=True):
-        placed = one.placement
+    for table, split in zip(planned, splits, strict=True):
+        placed = table.placement
         in_hbm = np.zeros(placed.num_rows + placed.num_sums, bool)
         in_hbm[: placed.num_rows] = placed.originals == "hbm"
         in_hbm[placed.hot_items] = True
         in_hbm[placed.num_rows : placed.num_rows + placed.num_hbm_sums] = True
-        stored = Stored.nothing() if one.sums is None else Stored.of(one.sums)
-        label = one.mode if one.option is None else f"{one.option.method} {one.option.parameter}"
+        stored = Stored.nothing() if table.sums is None else Stored.of(table.sums)
+        label = f"{table.method} {table.parameter} sums={placed.num_sums}"
         tables.append(served(label, split, stored, in_hbm))
     return tables
 

@@ -16,12 +16,12 @@ from bench.run import emit
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
-from grace_torchrec.plans.candidates import Choice, split_validation
-from grace_torchrec.plans.plan import PlanOptions, TablePlan
+from grace_torchrec.plans.candidates import Choice, Finalist, Refit, no_sums, split_validation
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.count_reads import count_reads
-from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 
@@ -31,11 +31,12 @@ GROUPED_BAGS = 1000  # sums are grown on so many bags only: grouping is not what
 MACHINE = "gh200"
 
 
-def plan_time(num_tables: int, seed: int) -> dict[str, Any]:
+def plan_time(num_tables: int, capacity: float, seed: int) -> dict[str, Any]:
     """Plan ``num_tables`` tables once; return the seconds and the balance.
 
     Args:
         num_tables: Tables of the model.
+        capacity: HBM bytes over those of all tables.
         seed: Of the generator.
     """
     specs, choices = [], []
@@ -44,7 +45,8 @@ def plan_time(num_tables: int, seed: int) -> dict[str, Any]:
         specs.append(spec)
         choices.append(_choice(generate(rows, bags, seed + number, pooling=(5, 60))))
     total = sum(spec.num_rows * spec.row_bytes for spec in specs)
-    memory = MemoryModel.named(MACHINE, hbm_bytes=total // 2, host_bytes=8 * total)
+    hbm_bytes = int(capacity * total)
+    memory = MemoryModel.named(MACHINE, hbm_bytes=hbm_bytes, host_bytes=8 * total)
     options = PlanOptions(rewriting="ahead")
     settle(specs[-1:], choices[-1:], memory, options)  # compiles what rewriting needs
     start, cpu = time.perf_counter(), time.process_time()
@@ -54,10 +56,10 @@ def plan_time(num_tables: int, seed: int) -> dict[str, Any]:
         "tables": num_tables,
         "rows": sum(spec.num_rows for spec in specs),
         "machine": MACHINE,
-        "hbm_bytes": total // 2,
+        "hbm_bytes": hbm_bytes,
         "plan_s": plan_s,
         "cpu_s": cpu_s,
-        "hbm_filled": sum(table.placement.hbm.bytes for table in tables) / (total // 2),
+        "hbm_filled": sum(table.placement.hbm.bytes for table in tables) / hbm_bytes,
         **_balance(tables),
         "used": sum(table.verdict == "use" for table in tables),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
@@ -82,10 +84,10 @@ def _choice(trace: Trace) -> Choice:
     few = trace.take(np.arange(min(GROUPED_BAGS, bags.fit.num_bags)))
     sums = grow_clusters(count_pairs(few), trace.num_items // 2, GrowthRule(3))
     if not sums.num_sums:
-        sums = StoredSums.none(trace.num_items)
+        return no_sums(bags, "nothing was grown")
     reads = count_reads(bags.validation, sums)
-    method, reason = ("grace", "") if sums.num_sums else ("none", "nothing was grown")
-    return Choice(bags, method, 3, reason, {3: reads.cut}, sums, sums, reads)
+    grown = Finalist("grace", "", sums, sums, reads, lambda: Refit(sums, sums, 1.0))
+    return Choice(bags, grown, (grown,), "", {"grace": reads.cut}, ())
 
 
 def _balance(tables: tuple[TablePlan, ...]) -> dict[str, float]:
@@ -104,8 +106,15 @@ def _balance(tables: tuple[TablePlan, ...]) -> dict[str, float]:
 
 @click.command(name="plan_time", help=__doc__)
 @click.option("--tables", type=click.IntRange(min=1), default=26, show_default=True)
+@click.option(
+    "--capacity",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="HBM, in bytes of all tables.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(tables: int, seed: int, as_json: bool) -> None:
+def command(tables: int, capacity: float, seed: int, as_json: bool) -> None:
     """Parse, measure, print."""
-    emit({**plan_time(tables, seed), "seed": seed}, as_json, "plan_time")
+    emit({**plan_time(tables, capacity, seed), "seed": seed}, as_json, "plan_time")

@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+
 from grace_torchrec.plans.candidates import Bags, Choice, Finalist
+from grace_torchrec.plans.ordering import one_by_one
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
+SETS = "set_merge"  # the method whose code holds any sets
+FEW_SHARES, MANY_TABLES = (1 / 8, 1 / 2, 1.0), 100  # one of many tables matters little
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +62,51 @@ def offer_of(
     spec: TableSpec,
     choice: Choice,
     finalists: Sequence[Finalist],
-    contested: bool,
+    shares: Sequence[float],
     refused: str = "",
+    by_row: bool = False,
 ) -> Offer:
-    """Offer the sums of finalists, where HBM is contested also the first few of each.
+    """Offer the sums of finalists, all of them or the first few.
 
     Args:
         spec: The table.
         choice: Its bags, and why there are no sums if so.
         finalists: Those of its finalists that may be taken.
-        contested: Sums and rows compete for HBM: only then may fewer sums be faster.
+        shares: Of the sums, see :func:`shares_for`.
         refused: Why there are no finalists after all; mostly empty.
+        by_row: Offer sums of clusters as sets too: each may be in another memory than the others
+            of its cluster, for bags that arrive rewritten.
     """
-    options: dict[tuple[str, int], SumsOption] = {}
+    options: dict[tuple[str, str, int], SumsOption] = {}
     for one in finalists:
-        for share in SHARES if contested else SHARES[-1:]:
+        for share in shares:
             held = one.first_held(share)
-            if held.num_sums:
-                size = f" first={share:g}" if share < 1 else ""
-                options[one.method, held.num_sums] = SumsOption(
-                    one.method, (one.parameter + size).strip(), held, partial(one.first, share)
-                )
+            if not held.num_sums:
+                continue
+            size = f" first={share:g}" if share < 1 else ""
+            name, key = f"{one.parameter}{size}".strip(), (one.method, "", held.num_sums)
+            options[key] = SumsOption(one.method, name, held, partial(one.first, share))
+            if by_row and not isinstance(held.code, SetCode):
+                counts_N = choice.bags.all.counts()
+                apart = partial(_apart, partial(one.first, share), counts_N)
+                key, name = (SETS, one.method, held.num_sums), f"from={one.picked}{size}"
+                options[key] = SumsOption(SETS, name, one_by_one(held, counts_N), apart)
     cut = max((one.reads.cut for one in finalists), default=0.0)
     return Offer(spec, choice.bags, tuple(options.values()), refused or choice.reason, cut)
+
+
+def _apart(first: Callable[[], StoredSums], counts_N: npt.NDArray[np.int64]) -> StoredSums:
+    """Fit sums of clusters on all bags and let each have its own place."""
+    return one_by_one(first(), counts_N)
+
+
+def shares_for(num_tables: int, contested: bool) -> tuple[float, ...]:
+    """Return the shares of the sums that are worth trying.
+
+    Args:
+        num_tables: Tables that share the memories.
+        contested: Sums and rows compete for HBM: only then may fewer sums be faster.
+    """
+    if not contested:
+        return SHARES[-1:]
+    return FEW_SHARES if num_tables > MANY_TABLES else SHARES

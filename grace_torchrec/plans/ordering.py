@@ -73,6 +73,16 @@ def in_order_of(sums: StoredSums, worth_R: Floats) -> StoredSums:
     return StoredSums.from_subsets(sums.num_items, offsets, members, moved)
 
 
+def one_by_one(sums: StoredSums, counts_N: Ints) -> StoredSums:
+    """Return the same sums with a set code: each goes to HBM or stays by itself.
+
+    Args:
+        sums: Any sums.
+        counts_N: How often each item is requested.
+    """
+    return StoredSums.from_sets(sums.num_items, sums.set_indptr_R1, sums.set_items_S, counts_N)
+
+
 def _sets_in_order(sums: StoredSums, code: SetCode, order_R: Ints) -> StoredSums:
     """Give the sets of a set code other rows; where they hang stays."""
     sizes_R = np.diff(sums.set_indptr_R1)[order_R]

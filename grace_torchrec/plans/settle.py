@@ -14,7 +14,7 @@ from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice, Finalist
 from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
 from grace_torchrec.plans.held import extra_of
-from grace_torchrec.plans.offers import offer_of
+from grace_torchrec.plans.offers import SETS, offer_of, shares_for
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Prediction, TableLookup, TablePlan
 from grace_torchrec.plans.sharing import Settled, share
@@ -39,10 +39,12 @@ def settle(
     """
     pairs = list(zip(specs, choices, strict=True))
     contested = _contested(pairs, memory)
-    offers = [
-        offer_of(spec, choice, *_may_be_taken(spec, choice, contested, memory, options))
-        for spec, choice in pairs
-    ]
+    shares = shares_for(len(pairs), contested)
+    by_row = contested and SETS in options.usable_methods
+    offers = []
+    for spec, choice in pairs:
+        finalists, refused = _may_be_taken(spec, choice, memory, options)
+        offers.append(offer_of(spec, choice, finalists, shares, refused, by_row))
     settled = share(offers, memory, options.rewriting == "ahead", contested)
     return tuple(
         _table_plan(one, choice, memory, options)
@@ -60,19 +62,19 @@ def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -
 
 
 def _may_be_taken(
-    spec: TableSpec, choice: Choice, contested: bool, memory: MemoryModel, options: PlanOptions
-) -> tuple[tuple[Finalist, ...], bool, str]:
-    """Return what ``offer_of`` takes: finalists by objective, the fastest where a CPU rewrites."""
+    spec: TableSpec, choice: Choice, memory: MemoryModel, options: PlanOptions
+) -> tuple[tuple[Finalist, ...], str]:
+    """Return finalists by objective, the fastest where a CPU rewrites, or why there are none."""
     if choice.best is None:
-        return (), contested, ""
+        return (), ""
     finalists = choice.finalists if options.objective == "time" else (choice.best,)
     if not _rewrites_on_cpu(memory, options):
-        return finalists, contested, ""
+        return finalists, ""
     times = {one: _in_line(spec, one) for one in finalists}
     fastest = min(finalists, key=lambda one: times[one].ours_ns)
     if times[fastest].pays:
-        return (fastest,), contested, ""
-    return (), contested, times[fastest].reason
+        return (fastest,), ""
+    return (), times[fastest].reason
 
 
 def _table_plan(

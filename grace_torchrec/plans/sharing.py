@@ -87,14 +87,22 @@ def share(
         tables.append([variants[v] for v in kept])
         ways.append([meant[v] for v in kept])
     stock = _stock(tables, ways, memory)
-    starts = [np.array([_first(meant, stage) for meant in ways]) for stage in ("hot", "sums")]
-    best = decide(tables, memory, [stock.picked_T, *starts])
-    taken = []
-    for t, v in enumerate(best.picked_T.tolist()):
-        way = ways[t][v]
-        source = with_sums[t][way.option] if way.option >= 0 else plain[t]
-        taken.append(_Taken(offers[t], way, tables[t][v], source))
-    placed = _placed(taken, plain, best, memory, ahead, contested)
+    while True:
+        starts = [np.array([_first(meant, stage) for meant in ways]) for stage in ("hot", "sums")]
+        best = decide(tables, memory, [stock.picked_T, *starts])
+        taken = [
+            _take(offers[t], ways[t][v], tables[t][v], plain[t], with_sums[t])
+            for t, v in enumerate(best.picked_T.tolist())
+        ]
+        placed = _placed(taken, plain, best, memory, ahead, contested)
+        copies = [
+            t for t, one in enumerate(taken) if one.way.mode == "hot" and _is_copy(placed[t][1])
+        ]
+        if not copies:
+            break
+        for t in copies:  # stock variants come first
+            num_stock = sum(way.mode == "stock" for way in ways[t])
+            tables[t], ways[t] = tables[t][:num_stock], ways[t][:num_stock]
     return tuple(
         Settled(
             one.offer, one.way.mode, one.option, sums, placement, one.source, busy, before, one.note
@@ -119,6 +127,14 @@ class _Taken:
     def option(self) -> SumsOption | None:
         """The sums that were taken."""
         return self.offer.options[self.way.option] if self.way.option >= 0 else None
+
+
+def _take(
+    offer: Offer, way: Way, variant: Variant, plain: Priced, with_sums: Sequence[Priced]
+) -> _Taken:
+    """What was picked for one table, with what it reads."""
+    source = with_sums[way.option] if way.option >= 0 else plain
+    return _Taken(offer, way, variant, source)
 
 
 def _forced(offers: Sequence[Offer], memory: MemoryModel) -> set[int]:
@@ -149,6 +165,11 @@ def _stock(
         for own, meant in zip(tables, ways, strict=True)
     ]
     return decide(only, memory)  # stock variants come first: their numbers are those of all
+
+
+def _is_copy(placement: Placement) -> bool:
+    """Tell whether every row stands in HBM again: then the table itself takes fewer bytes there."""
+    return placement.hot_items.size == placement.num_rows > 0
 
 
 def _first(ways: Sequence[Way], mode: Mode) -> int:
@@ -223,8 +244,9 @@ def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums |
     whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
     scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
     sums = taken.option.refit() if taken.option is not None else None
-    plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
-    if sums is not None:
+    if sums is None:
+        plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
+    else:
         reads = count_reads(whole, sums)
         if contested or not isinstance(sums.code, SetCode):  # tied sets would read other rows
             sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))

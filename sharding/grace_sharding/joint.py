@@ -103,8 +103,10 @@ class _Search:
         self.host_read_V += [float(part.sum()) for part in reads]
         busy_V = np.maximum(self.hbm_read_V / self.hbm_rate, self.host_read_V / self.host_rate)
         prices = np.array([v.price for v in self.flat])
-        # A share of what the table takes at best: the first variant may be in a far slower memory.
-        self.price_V = prices * np.minimum.reduceat(busy_V, self.first_T)[self.table_V]
+        free = (prices == 0) & (self.fixed_V <= self.hbm_bytes)
+        stock_T = np.minimum.reduceat(np.where(free, busy_V, np.inf), self.first_T)
+        stock_T[np.isinf(stock_T)] = 0.0
+        self.price_V = prices * stock_T[self.table_V]
         sizes = np.array([v.bytes_K.size for v in self.flat], np.int64)
         self.variant_K = np.repeat(np.arange(sizes.size), sizes)
         self.bytes_K = np.concatenate([v.bytes_K for v in self.flat])

@@ -119,7 +119,7 @@ class Variant:
         bytes_K: Bytes of each rung.
         rung_read_GK: Bytes that each group reads of a rung, from the memory it is in.
         counted_K: Bytes that the fit bags read of it.
-        price: Share of the time of the first variant of its table that this one must save.
+        price: Share that this one must save of the least time of its table's variants without a price.
     """
 
     originals: Originals

@@ -69,9 +69,6 @@ def test_the_training_steps_are_in_the_event_file(small, tmp_path):
     assert losses[-1] == pytest.approx(document["losses"][1])
 
 
-@pytest.mark.xfail(
-    reason="the joint choice copies a table of one-id bags to HBM: docs/open_bars.md"
-)
 def test_a_trace_that_gains_nothing_is_a_finished_job(tmp_path):
     """Ids drawn apart from each other: no group recurs."""
     rng = np.random.default_rng(0)

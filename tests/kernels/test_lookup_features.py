@@ -217,3 +217,20 @@ def test_rewritten_bags_may_be_pooled_in_two_spans(cases, offsets_of) -> None:
                 out.strides[0],
             )[0] == -1  # fmt: skip
         np.testing.assert_array_equal(out, whole)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_long_runs(cases, features, offsets_of, many_threads, weighted, num_threads) -> None:
+    """More than 10,000 bags a feature and path: short, long, full of repeats, with bad ids."""
+    random = np.random.default_rng(int(weighted) + 2 * num_threads)
+    for seed in range(40):
+        lengths = random.choice([0, 1, 2, 5, 20, 60, 130], (6, 256))
+        high = int(random.choice([4, 60, NUM_ITEMS + 3]))  # few ids: nothing but repeats
+        batch = batch_of(offsets_of, lengths, weighted=weighted, low=-2, high=high, seed=seed)
+        policy = (DROP, ZERO_ROW)[seed % 2]
+        out, counted = look_up(features, batch, policy=policy, num_threads=num_threads)
+        want, reads = wanted(cases, batch, policy)
+        np.testing.assert_array_equal(out, want)
+        assert counted == reads

@@ -132,11 +132,14 @@ def test_no_bag_reads_more_rows_than_the_best_split_of_each_cluster(bag):
     assert rows.size == fewest(frozenset(bag))
 
 
-def test_bags_in_turn_keep_the_places_of_their_own_items():
-    """A bag is split when the next one has been collected: both hold parts of the same clusters."""
-    sums = random_sums(3, share=0.1)
+def test_bags_in_turn_keep_the_places_of_their_own_items(subsets_of):
+    """A bag is split when the next one has been collected, whose clusters use the same slots."""
     rng = np.random.default_rng(0)
-    bags = [rng.permutation(np.tile(MEMBERS, 2))[: rng.integers(0, 34)].tolist() for _ in range(60)]
+    sums = subsets_of(rng, 900, stored=0.1)
+    clustered = np.flatnonzero(sums.code.item_code_N >= 0)
+    clustered = clustered[np.argsort(sums.code.item_code_N[clustered])]
+    firsts = [rng.permutation(clustered.size - 40)[:4] for _ in range(60)]
+    bags = [clustered[first[:, None] + np.arange(9)].ravel().tolist() for first in firsts]
     both(bags, sums=sums, ids_type=np.int32)
 
 
@@ -208,3 +211,17 @@ def test_the_row_of_an_entry_is_its_rank_also_past_bit_63(entries):
             )
             == marks[:entry].sum()
         )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("ids_type", [np.int32, np.int64])
+def test_long_runs(weighted, ids_type):
+    """10,000 bags and more of each path, of codes that store few, many, and all subsets."""
+    rng = np.random.default_rng(int(weighted))
+    for seed in range(35):
+        sums = random_sums(seed, share=(0.0, 0.1, 0.4, 1.0)[seed % 4])
+        bags = [rng.integers(-1, N, rng.integers(0, 40)).tolist() for _ in range(300)]
+        values = np.array([0.5, -0.0, 0.0, 2.0], np.float32)
+        weights = rng.choice(values, sum(map(len, bags))) if weighted else None
+        both(bags, weights, sums, ids_type=ids_type)

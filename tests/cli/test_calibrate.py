@@ -1,0 +1,30 @@
+"""``grace-torchrec calibrate``: one JSON object, a file for plans, and lines for people."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from grace_sharding import calibration
+from grace_sharding.memory_files import load_memory
+from grace_torchrec.cli.calibrate import calibrate_command
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(calibration.calibrate, "__defaults__", (256, 1 << 22))
+
+
+def test_it_prints_one_json_object_and_writes_the_file(tmp_path):
+    out = tmp_path / "m.json"
+    result = CliRunner().invoke(calibrate_command, ["--json", "-o", str(out)])
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["bytes_per_s"]["host_gather"] > 0
+    assert load_memory(out).host.bytes_per_s == document["memory"]["tiers"][-1]["bytes_per_s"]
+
+
+def test_people_read_rates_and_what_was_not_measured():
+    result = CliRunner().invoke(calibrate_command, [])
+    assert "host_gather" in result.stdout
+    assert "not measured:" in result.stdout
