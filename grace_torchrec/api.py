@@ -5,7 +5,7 @@ restore_ to undo.
 TorchRec is imported when a verb is called, so analysis works without it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel
@@ -19,6 +19,7 @@ from grace_torchrec.traces.readers.kjt import from_kjts
 
 if TYPE_CHECKING:
     from torch import nn
+    from torchrec.distributed.planner.types import ParameterConstraints
 
     from grace_torchrec.modules.swap import Swapped
     from grace_torchrec.modules.verify import Verified
@@ -69,6 +70,7 @@ def plan(
     world_size: int | None = None,
     local_world_size: int | None = None,
     batch_size: int = 512,
+    constraints: "Mapping[str, ParameterConstraints] | None" = None,
     in_order: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -84,6 +86,8 @@ def plan(
             rank holds what: ``plan.sharding``.
         local_world_size: Ranks of a host (default: all).
         batch_size: Bags of a feature in the batch of a rank.
+        constraints: TorchRec's constraints for tables of the swapped model, such as a message of
+            NoPlan tells; they go before what the plan would do.  For ranks only.
         in_order: The bags are in random order already: their last fifth is validation.
         progress: Called with a line of text as the work goes on.
 
@@ -103,8 +107,10 @@ def plan(
         raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
     specs, options = table_specs(model), options or PlanOptions()
     if world_size is None:
+        if constraints or local_world_size is not None:
+            raise GraceError("plan: constraints and local_world_size need world_size")
         return make_plan(specs, profile, memory, options, in_order=in_order, progress=progress)
-    ranks = Ranks(world_size, local_world_size, batch_size)
+    ranks = Ranks(world_size, local_world_size, batch_size, constraints or {})
     return make_sharded_plan(
         specs, profile, memory, options, ranks, in_order=in_order, progress=progress
     )

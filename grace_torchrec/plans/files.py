@@ -30,15 +30,16 @@ from grace_torchrec.plans.parse import (
     part,
 )
 from grace_torchrec.plans.plan import Plan, TablePlan
-from grace_torchrec.plans.sharding import read_sharding
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.texts import check_texts, names, quoted
-from grace_torchrec.plans.versions import OLDEST, SCHEMA
+from grace_torchrec.plans.versions import OLDEST, SCHEMA, document_of_today
 from grace_torchrec.sums.arrays import code_kind, to_arrays
 
 SOFTWARE = ("grace-torchrec", "numpy", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
 CHECKSUMS = {"plan_sha256", "arrays_sha256"}
-KEYS = {"schema", "software", "memory", "options", "tables", "profile_fingerprint"} | CHECKSUMS
+KEYS = {
+    "schema", "software", "memory", "options", "tables", "profile_fingerprint", "sharding",
+} | CHECKSUMS  # fmt: skip
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -69,7 +70,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
-    only(document, KEYS | ({"sharding"} & document.keys()), where)
+    document = document_of_today(document, schema)
+    only(document, KEYS, where)
     part(document, "software", dict, where)
     memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
     options = parse_options(part(document, "options", dict, where), f"{where}: options", schema)
@@ -88,7 +90,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     if arrays:
         raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
     profiled = part(document, "profile_fingerprint", str, where)
-    return Plan(tables, memory, options, profiled, _sharding(document, tables, where))
+    return Plan(tables, memory, options, profiled, _sharding(document, where))
 
 
 def plan_fingerprint(plan: Plan) -> str:
@@ -122,14 +124,12 @@ def check_plan_fits(plan: Plan, specs: Sequence[TableSpec]) -> None:
                 )
 
 
-def _sharding(
-    document: dict[str, Any], tables: dict[str, TablePlan], where: str
-) -> Sharding | None:
-    """Read which rank holds what, None where the plan is for one device."""
-    if "sharding" not in document:
+def _sharding(document: dict[str, Any], where: str) -> Sharding | None:
+    """Read which rank holds what, None where the plan was not made for ranks."""
+    if document["sharding"] is None:
         return None
     try:
-        return read_sharding(part(document, "sharding", dict, where), tables.values())
+        return Sharding.from_json(part(document, "sharding", dict, where))
     except ValueError as error:
         raise GraceError(f"{where}: {quoted(str(error))}; make the plan again") from error
 
@@ -166,14 +166,13 @@ def _describe(plan: Plan) -> dict[str, Any]:
                 "predicted": asdict(table.predicted),
             }
         )
-    described: dict[str, Any] = {
+    described = {
         "profile_fingerprint": plan.profile_fingerprint,
         "memory": asdict(plan.memory),
         "options": asdict(plan.options),
         "tables": tables,
+        "sharding": plan.sharding.to_json() if plan.sharding is not None else None,
     }
-    if plan.sharding is not None:  # plans for one device have no such key
-        described["sharding"] = plan.sharding.to_json()
     plain: dict[str, Any] = json.loads(json.dumps(described))  # tuples become lists, as on disk
     return plain
 

@@ -9,13 +9,14 @@ TorchRec is imported when a plan for several ranks is asked for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel, Tier, TierName
 from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError, NoPlan
-from grace_torchrec.plans.held import extra_of, stored_sets
+from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.inner_tables import inner_tables, stored_name
 from grace_torchrec.plans.make import choose_all
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Plan, TablePlan
@@ -27,6 +28,7 @@ from grace_torchrec.traces.profile import Profile, TableProfile
 
 if TYPE_CHECKING:
     from torch import nn
+    from torchrec.distributed.planner.types import ParameterConstraints
 
 HBM_SHARES = (0.98, 0.9, 0.75, 0.5)  # of all HBM, given to rows until the ranks can hold them
 
@@ -39,6 +41,8 @@ class Ranks:
         world_size: Ranks, each with the HBM of the memory model.
         local_world_size: Ranks of a host, which share its host memory (default: all).
         batch_size: Bags of a feature in the batch of a rank.
+        constraints: TorchRec's ParameterConstraints by inner table; what they say goes before what
+            the plan would do.
 
     Raises:
         GraceError: a number is out of range.
@@ -47,6 +51,7 @@ class Ranks:
     world_size: int
     local_world_size: int | None = None
     batch_size: int = 512
+    constraints: "Mapping[str, ParameterConstraints]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every number once."""
@@ -101,13 +106,14 @@ def make_sharded_plan(
         whole = _of_all_ranks(memory, ranks, share)
         if progress is not None:
             progress(f"placing {len(specs)} tables on {whole.machine}")
-        tables = {table.spec.key: table for table in settle(specs, choices, whole, options)}
         try:
-            sharding = shard_tables(list(tables.values()), profile.tables, memory, ranks)
+            tables = settle(specs, choices, whole, options)
+            sharding = shard_tables(tables, profile.tables, memory, ranks)
         except NoPlan as error:
             refused = refused or error
             continue
-        return Plan(tables, whole, options, profile.fingerprint(), sharding)
+        by_key = {table.spec.key: table for table in tables}
+        return Plan(by_key, whole, options, profile.fingerprint(), sharding)
     assert refused is not None
     raise refused
 
@@ -128,15 +134,21 @@ def shard_tables(
 
     Raises:
         NoPlan: names the table, what it needs, what there is, and constraints that help.
+        GraceError: constraints are given for a table that is not there.
     """
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 
     from grace_sharding.planner import GraceShardingPlanner, NoShardingPlan
 
-    tiers: dict[str, TierName] = {}
+    inner = inner_tables(tables)
+    unknown = sorted({*ranks.constraints} - {each.name for each in inner})
+    if unknown:
+        raise GraceError(
+            f"plan: constraints are given for {unknown[0]!r}, the swapped model has "
+            f"{', '.join(sorted(each.name for each in inner))}"
+        )
     factors: dict[str, tuple[float, ...]] = {}
     for table in tables:
-        tiers |= {name: tier for name, tier, _ in inner_tables(table)}
         profile = profiles.get(table.spec.name)
         if profile is not None:
             factors |= pooling_factors(table, profile)
@@ -145,8 +157,9 @@ def shard_tables(
         world_size=ranks.world_size,
         local_world_size=ranks.on_a_host,
         batch_size=ranks.batch_size,
-        tiers=tiers,
-        pooling_factors=factors,
+        tiers={each.name: each.tier for each in inner},
+        pooling_factors={each.name: factors[each.name] for each in inner if each.name in factors},
+        constraints=ranks.constraints,
         reserved=_on_every_rank(tables),
     )
     try:
@@ -156,29 +169,8 @@ def shard_tables(
     return planner.sharding
 
 
-def inner_tables(table: TablePlan) -> list[tuple[str, TierName, int]]:
-    """Return (name, memory, rows) of a table and of the tables of rows stored beside it."""
-    found: list[tuple[str, TierName, int]] = [
-        (table.spec.name, table.placement.originals, table.spec.num_rows)
-    ]
-    sets = stored_sets(table)
-    tiers: tuple[TierName, ...] = ("hbm", "host")
-    return found + [
-        (stored_name(table.spec.name, tier), tier, sets[tier][0].size - 1)
-        for tier in tiers
-        if tier in sets
-    ]
-
-
-def stored_name(table: str, tier: str) -> str:
-    """Return the name of the table of stored rows beside ``table`` in a tier."""
-    return f"{table}__{tier}_rows"
-
-
 def skeleton(tables: Iterable[TablePlan]) -> "nn.Module":
     """Return the collections of the swapped model on the meta device, where it has them.
-
-    A collection that a table uses is two, ``<path>.host`` and ``<path>.hbm``; others stay one.
 
     Args:
         tables: Of a plan.
@@ -188,22 +180,17 @@ def skeleton(tables: Iterable[TablePlan]) -> "nn.Module":
     from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-    of_path: dict[str, list[TablePlan]] = {}
-    for table in tables:
-        of_path.setdefault(table.spec.module, []).append(table)
     configs: dict[str, list[Any]] = {}
-    for path, together in of_path.items():
-        swapped = any(table.sums is not None for table in together)
-        for table in together:
-            for name, tier, rows in inner_tables(table):
-                config = EmbeddingBagConfig(
-                    name=name,
-                    num_embeddings=rows,
-                    embedding_dim=table.spec.dim,
-                    feature_names=[f"{feature}@{name}" for feature in table.spec.features],
-                    data_type=DataType[table.spec.dtype.upper()],
-                )
-                configs.setdefault(f"{path}.{tier}" if swapped else path, []).append(config)
+    for inner in inner_tables(tables):
+        spec = inner.table.spec
+        config = EmbeddingBagConfig(
+            name=inner.name,
+            num_embeddings=inner.num_rows,
+            embedding_dim=spec.dim,
+            feature_names=[f"{feature}@{inner.name}" for feature in spec.features],
+            data_type=DataType[spec.dtype.upper()],
+        )
+        configs.setdefault(inner.path, []).append(config)
     root = nn.Module()
     for path, held in configs.items():
         parent = root
@@ -218,9 +205,9 @@ def skeleton(tables: Iterable[TablePlan]) -> "nn.Module":
 
 
 def pooling_factors(table: TablePlan, profile: TableProfile) -> dict[str, tuple[float, ...]]:
-    """Return the rows that a bag reads of a table and of the tables beside it, by feature.
+    """Return the rows that a bag reads of a table and of what may be stored beside it, by feature.
 
-    The bags of all features of a table are recorded together: each has their mean.
+    The bags of all features of a table are recorded together: each feature has their mean.
 
     Args:
         table: As it was placed.
@@ -231,32 +218,13 @@ def pooling_factors(table: TablePlan, profile: TableProfile) -> dict[str, tuple[
     placement = table.placement
     split = placement.num_hbm_sums
     hot = int(reads.plain_reads_N[placement.hot_items].sum())
-    of_name = {
+    rows_read = {
         table.spec.name: int(reads.plain_reads_N.sum()) - hot,
         stored_name(table.spec.name, "hbm"): int(reads.stored_reads_R[:split].sum()) + hot,
         stored_name(table.spec.name, "host"): int(reads.stored_reads_R[split:].sum()),
     }
     bags, features = max(1, profile.trace.num_bags), len(table.spec.features)
-    return {name: (of_name[name] / bags,) * features for name, _, _ in inner_tables(table)}
-
-
-def read_sharding(value: dict[str, Any], tables: Iterable[TablePlan]) -> Sharding:
-    """Read the sharding of a plan file.
-
-    Args:
-        value: As JSON.
-        tables: Of the same plan.
-
-    Raises:
-        ValueError: it is malformed, or holds other tables than the plan.
-    """
-    sharding = Sharding.from_json(value)
-    held = sorted(table.table for table in sharding.tables)
-    wanted = sorted(name for table in tables for name, _, _ in inner_tables(table))
-    if held != wanted:
-        odd = next(iter({*held} ^ {*wanted}), "")
-        raise ValueError(f"sharding: table {odd!r} is not in both the plan and its sharding")
-    return sharding
+    return {name: (rows / bags,) * features for name, rows in rows_read.items()}
 
 
 def _of_all_ranks(memory: MemoryModel, ranks: Ranks, hbm_share: float) -> MemoryModel:

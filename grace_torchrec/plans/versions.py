@@ -5,6 +5,7 @@ written as not known; what it decided stays.
 
 Schema 1 (before several methods): method ``grace`` only, its size limit chosen by cut and not told;
 no curve, no cuts of candidates, no reads of sums; extra bytes without the sets kept for rebuilding.
+Schemas 1 and 2: plans for one device only, so no sharding.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,13 @@ from typing import Any
 
 from grace_torchrec.plans.held import Extra
 
-SCHEMA = 2
+SCHEMA = 3
 OLDEST = 1
+
+
+def document_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
+    """Return a whole document with today's keys; its parts stay as they are."""
+    return {"sharding": None, **document} if schema < 3 else dict(document)
 
 
 def options_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+MOST_RANKS = 65_536
+COUNTS = ("rank", "first_row", "first_column", "rows", "columns", "hbm_bytes", "host_bytes")
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -65,20 +68,20 @@ class TableShards:
         Raises:
             ValueError: names the table and the field.
         """
+        where = f"sharding: table {self.table!r}"
         texts = (self.module, self.table, self.sharding_type, self.kernel)
-        counts = ("rank", "first_row", "first_column", "rows", "columns", "hbm_bytes", "host_bytes")
         if not all(isinstance(text, str) for text in texts) or self.tier not in ("hbm", "host"):
-            raise ValueError(f"sharding: table {self.table!r}: names and tier must be text")
+            raise ValueError(f"{where}: names must be text, and tier hbm or host")
+        if not all(_is_number(factor) for factor in self.pooling_factors):
+            raise ValueError(f"{where}: pooling factors must be numbers >= 0")
         for shard in self.shards:
-            if not all(type(getattr(shard, name)) is int for name in counts):
-                raise ValueError(
-                    f"sharding: table {self.table!r}: {shard} holds other than integers"
-                )
-            if min(getattr(shard, name) for name in counts) < 0 or shard.rank >= world_size:
-                raise ValueError(f"sharding: table {self.table!r}: {shard} is out of range")
-            times = (shard.busy_ms, shard.comms_ms)
-            if not all(isinstance(t, float | int) and 0 <= t < math.inf for t in times):
-                raise ValueError(f"sharding: table {self.table!r}: {shard} takes no such time")
+            counts = [getattr(shard, name) for name in COUNTS]
+            if not all(type(count) is int and count >= 0 for count in counts):
+                raise ValueError(f"{where}: {shard} holds other than integers >= 0")
+            if shard.rank >= world_size:
+                raise ValueError(f"{where}: {shard} is on no rank of {world_size}")
+            if not (_is_number(shard.busy_ms) and _is_number(shard.comms_ms)):
+                raise ValueError(f"{where}: {shard} takes no such time")
 
     def to_json(self) -> dict[str, Any]:
         """Return lists, dictionaries, numbers and text."""
@@ -96,8 +99,14 @@ class TableShards:
             TypeError: a field is unknown.
         """
         shards = tuple(Shard(**shard) for shard in value["shards"])
-        pooling_factors = tuple(float(factor) for factor in value["pooling_factors"])
-        return cls(**{**value, "shards": shards, "pooling_factors": pooling_factors})
+        factors = tuple(value["pooling_factors"])
+        return cls(**{**value, "shards": shards, "pooling_factors": factors})
+
+
+def _is_number(value: object) -> bool:
+    """Tell finite numbers >= 0 from all else."""
+    plain = isinstance(value, float | int) and not isinstance(value, bool)
+    return plain and 0 <= value < math.inf  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,8 @@ class Sharding:
         numbers = (self.world_size, self.local_world_size, self.batch_size)
         if not all(type(number) is int and number >= 1 for number in numbers):
             raise ValueError(f"sharding: ranks and batch size must be integers >= 1, got {numbers}")
+        if self.world_size > MOST_RANKS:
+            raise ValueError(f"sharding: {self.world_size} ranks, at most {MOST_RANKS} are known")
         if self.world_size % self.local_world_size:
             raise ValueError(
                 f"sharding: {self.world_size} ranks do not fill hosts of {self.local_world_size}"
