@@ -62,6 +62,12 @@ class TableShards:
     pooling_factors: tuple[float, ...]
     shards: tuple[Shard, ...]
 
+    @property
+    def told(self) -> str:
+        """How it is held, on one line: way, kernel, and ``rows x columns`` by rank."""
+        held = ", ".join(f"{s.rows:,} x {s.columns} on rank {s.rank}" for s in self.shards)
+        return f"{self.sharding_type}, {self.kernel}: {held}"
+
     def check(self, world_size: int) -> None:
         """Refuse fields that no planner writes.
 

@@ -176,7 +176,7 @@ def test_constraints_told_where_there_is_no_plan_make_one(spec_of, grouped) -> N
         name: ParameterConstraints(sharding_types=["table_wise"]) for name in ("t_item", "t_user")
     }
     ranks = Ranks(4, batch_size=4, constraints=pinned)
-    with pytest.raises(NoPlan, match="^table 't_(item|user)': .* bytes") as caught:
+    with pytest.raises(NoPlan, match=r"^table 't_(item|user)': .* bytes") as caught:
         make_sharded_plan(specs, profile, memory, STOCK, ranks)
     told = re.search(r"this works: constraints=(\{.*\})$", str(caught.value)).group(1)
     given = eval(told, {"ParameterConstraints": ParameterConstraints})

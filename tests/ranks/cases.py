@@ -21,6 +21,8 @@ from torchrec.distributed.sharding_plan import (
 from torchrec.distributed.train_pipeline import EvalPipelineSparseDist, TrainPipelineSparseDist
 from torchrec.distributed.types import ShardingPlan
 
+import grace_torchrec as grace
+from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.errors import GraceError, NotSupported, StaleSums
 from grace_torchrec.modules import sharded_rows
 from grace_torchrec.modules._torchrec import local_shards
@@ -28,6 +30,7 @@ from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.rewrite_ahead import rewrite
 from grace_torchrec.modules.swap import Swapped, rebuild_sums_, restore_
 from grace_torchrec.modules.verify import verify
+from grace_torchrec.plans.files import plan_fingerprint
 
 SHARDER = EmbeddingBagCollectionSharder()
 WAYS = {
@@ -62,6 +65,40 @@ def shard(model, way, world_size):
         model, device=torch.device("cpu"), plan=ShardingPlan(plan), sharders=[SHARDER]
     )
     return sharded.eval()
+
+
+def planned(rank, world_size, folder):
+    """A model without memory of its own, swapped and sharded as ``plan`` says for these ranks."""
+    stock = models.stock_model(seed=3)
+    profile = grace.profile([models.batch(number, bags=200) for number in range(2)], stock)
+    memory = MemoryModel("test", (Tier("hbm", 700, 20e9), Tier("host", 10**9, 1e9)))
+    options = grace.PlanOptions(methods=("grace",), size_limits=(3,))
+    plan = grace.plan(stock, profile, memory, options, world_size=world_size, batch_size=5)
+    model = models.stock_model(device="meta")
+    grace.accelerate_(model, plan)
+    model = DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=plan.sharding_plan("cpu"), sharders=[SHARDER]
+    ).eval()
+    model.load_state_dict(stock.state_dict())
+    rows = rebuild_sums_(model)
+    held, wanted = {}, {}
+    for table in plan.sharding.tables:
+        inner = model.module.get_submodule(table.module)
+        here = [shard for shard in table.shards if shard.rank == rank and shard.rows]
+        wanted[table.table] = [[s.first_row, s.first_column, s.rows, s.columns] for s in here]
+        held[table.table] = [
+            [shard.first_row, shard.first_column, *shard.rows.shape]
+            for shard in local_shards(inner)[table.table]
+            if shard.rows.numel()
+        ]
+    return {
+        "error": max(error_of(model, models.batch(rank + k), stock) for k in range(3)),
+        "held": held,
+        "wanted": wanted,
+        "rows": rows,
+        "plan": plan_fingerprint(plan),
+        "memories": sorted({table.tier for table in plan.sharding.tables}),
+    }
 
 
 def answer(model, bags):

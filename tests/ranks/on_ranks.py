@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from grace_torchrec.modules.rewrite_ahead import rewrite
 
-TIMEOUT_S = 240
+TIMEOUT_S = 900
 
 
 def run(rank: int, world_size: int, folder: Path, names: list[str]) -> None:
@@ -40,7 +40,7 @@ def run(rank: int, world_size: int, folder: Path, names: list[str]) -> None:
         init_method=f"file://{folder / 'meeting-point'}",
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=600),
     )
     failed = False
     for name in names:

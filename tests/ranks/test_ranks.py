@@ -13,9 +13,9 @@ KINDS = [f"forward_{way}" for way in WAYS]
 TWO = (
     *KINDS, "forward_weighted", "forward_half_rows", "rewritten_ahead", "no_bags",
     "in_small_chunks", "refused", "save_checkpoints", "load_checkpoints", "pipelines",
-    "pipeline_notices_a_load",
+    "pipeline_notices_a_load", "planned",
 )  # fmt: skip
-FOUR = (*KINDS, "load_checkpoints")
+FOUR = (*KINDS, "load_checkpoints", "planned")
 STOCK_KEYS = {
     "ebc.embedding_bags.t_item.weight", "ebc.embedding_bags.t_page.weight",
     "ebc.embedding_bags.t_user.weight", "ebc.embedding_bags.t_shop.weight",
@@ -83,6 +83,17 @@ def test_every_rank_is_stale_until_all_rebuild(ranks, kind) -> None:
         assert result["rows"] == 9 + 2 + 7 + 9  # of all ranks
         assert result["stale"] == {}
         assert any("of the fullest rank" in line for line in result["told"])
+
+
+@both
+def test_ranks_hold_what_the_plan_says_and_answer_as_the_stock_model(ranks) -> None:
+    results = found(ranks, "planned")
+    assert len({result["plan"] for result in results}) == 1
+    for result in results:
+        assert result["error"] == 0
+        assert result["held"] == result["wanted"]
+        assert result["rows"] > 0
+        assert result["memories"] == ["hbm", "host"]
 
 
 def test_weights_and_half_rows_shard_too(two) -> None:
