@@ -25,6 +25,15 @@ def test_swap_a_dlrm_prints_what_the_readme_shows(tmp_path):
     assert (tmp_path / "plan-of-today" / "plan.json").is_file()
 
 
+def test_shard_a_dlrm_answers_as_the_unsharded_model(tmp_path):
+    printed = run("shard_a_dlrm.py", tmp_path)
+    assert "equal to the unsharded model within 1e-6 on both ranks: True" in printed
+    document = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8")
+    for line in printed.splitlines():
+        assert f"    {line}" in document
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_examples_stay_short():
     for example in (ROOT / "examples").glob("*.py"):
         assert len(example.read_text(encoding="utf-8").splitlines()) < 80, example.name

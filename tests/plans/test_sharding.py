@@ -14,7 +14,7 @@ from grace_torchrec.errors import GraceError, NoPlan
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.inner_tables import inner_tables
 from grace_torchrec.plans.plan import Plan, PlanOptions
-from grace_torchrec.plans.sharding import Ranks, make_sharded_plan, skeleton
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan, shard_tables, skeleton
 from grace_torchrec.traces.profile import Profile, TableProfile
 
 OPTIONS = PlanOptions(methods=("grace",), size_limits=(3,))
@@ -196,6 +196,15 @@ def test_where_ranks_cannot_hold_it_less_is_stored_in_hbm(spec_of, grouped) -> N
     held = {table.table: table.tier for table in plan.sharding.tables}
     assert sorted(held[spec.name] for spec in specs) == ["hbm", "hbm", "host"]
     assert plan.memory.hbm.num_bytes < 0.98 * 2 * memory.hbm.num_bytes
+
+
+def test_codes_are_on_every_rank_and_take_their_bytes_there(sharded_plan) -> None:
+    tables, ranks = list(sharded_plan.tables.values()), Ranks(2, batch_size=4)
+    need = max(bytes_of_ranks(sharded_plan.sharding, "host_bytes"))
+    codes = sum(t.predicted.metadata_bytes + t.predicted.kept_bytes for t in tables)
+    with pytest.raises(NoPlan, match="host memory"):
+        shard_tables(tables, {}, machine(60_000, 2 * need + codes // 2), ranks)
+    shard_tables(tables, {}, machine(60_000, 2 * (need + codes)), ranks)
 
 
 def test_constraints_for_tables_that_are_not_there_are_refused(spec_of, grouped) -> None:
