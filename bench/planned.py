@@ -45,5 +45,6 @@ def plan_of(spec: TableSpec, sums: StoredSums) -> TablePlan:
             0.0,
             0.0,
             0.0,
+            0.0,
         ),
     )

@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 
 import bench.cases
-from grace_sharding.memory_tiers import MemoryModelError
 from grace_torchrec.errors import GraceError
 from grace_torchrec.views.tables import Grid
 
@@ -108,7 +107,7 @@ def main() -> None:
     """Run the command line; a wrong call is one line on stderr and exit status 2."""
     try:
         cli(prog_name="python -m bench")
-    except (GraceError, MemoryModelError) as error:
+    except GraceError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
 

@@ -1,11 +1,10 @@
 """Errors a user may meet. Every message says what is wrong, where, and what to do.
 
-All derive from ``ValueError``, so callers that know nothing of this package still catch them.
+All derive from :class:`GraceError`, also those of memory models and placements, so one ``except``
+catches the family; and from ``ValueError``, so callers that know nothing of this package catch them.
 """
 
-
-class GraceError(ValueError):
-    """Base of all errors of this package."""
+from grace_sharding.errors import GraceError as GraceError
 
 
 class PlanMismatch(GraceError):

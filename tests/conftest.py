@@ -17,6 +17,8 @@ import pytest
 
 NO_TRACES = "no traces"
 SOAK = "soak"
+NO_BROWSER = "no browser"
+REASONS = (NO_TRACES, SOAK, NO_BROWSER)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,12 +87,11 @@ def saved_plans_follow_their_schema() -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
     parts = [f"{reason}: {reasons[reason]}" for reason in (NO_TRACES, SOAK)]
-    if reasons["other"]:
-        parts.append(f"other: {reasons['other']}")
+    parts += [f"{reason}: {reasons[reason]}" for reason in (NO_BROWSER, "other") if reasons[reason]]
     terminalreporter.write_line(f"skipped: {reasons.total()} ({', '.join(parts)})")
 
 
 def _reason(report: pytest.TestReport) -> str:
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     text = text.removeprefix("Skipped: ")
-    return next((reason for reason in (NO_TRACES, SOAK) if text.startswith(f"{reason}:")), "other")
+    return next((reason for reason in REASONS if text.startswith(f"{reason}:")), "other")

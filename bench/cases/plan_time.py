@@ -95,7 +95,10 @@ def _balance(tables: tuple[TablePlan, ...]) -> dict[str, float]:
     hbm_s = sum(table.predicted.hbm_s for table in tables)
     host_s = sum(table.predicted.host_s for table in tables)
     slower = max(hbm_s, host_s)
-    stock_s = sum(table.predicted.stock_s for table in tables)
+    stock_s = max(
+        sum(table.predicted.stock_hbm_s for table in tables),
+        sum(table.predicted.stock_host_s for table in tables),
+    )
     return {
         "hbm_s": hbm_s,
         "host_s": host_s,

@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 
 from grace_sharding.calibration import Calibration, calibrate
-from grace_sharding.memory_tiers import MemoryModelError
-from grace_torchrec.errors import GraceError
 
 
 @click.command(name="calibrate")
@@ -22,12 +20,9 @@ from grace_torchrec.errors import GraceError
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate_command(out: Path | None, row_bytes: int, as_json: bool) -> None:
     """Measure how fast the memories of this machine are read."""
-    try:
-        found = calibrate(row_bytes)
-        if out is not None:
-            found.save(out)
-    except MemoryModelError as error:
-        raise GraceError(str(error)) from error
+    found = calibrate(row_bytes)
+    if out is not None:
+        found.save(out)
     if as_json:
         click.echo(json.dumps({**asdict(found), "beta": found.memory.beta}))
     else:
@@ -41,5 +36,7 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
     if found.memory.hbm is not None:
         lines.append(f"beta {found.memory.beta:.3f} (host over HBM)")
     if out is not None:
-        lines.append(f"written to {out}; use it with: grace-torchrec plan ... --memory {out}")
+        lines.append(
+            f"written to {out}; use it with: grace-torchrec plan MODEL --profile P --memory {out}"
+        )
     return lines

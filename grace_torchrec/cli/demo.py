@@ -6,13 +6,17 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from grace_torchrec.cli.options import memory_model, progress_to_stderr
+from grace_sharding.memory_files import memory_named
+from grace_torchrec.cli.options import progress_to_stderr
 from grace_torchrec.demo.job import run
-from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.demo.result import DemoResult
+from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.readers import FORMATS, read
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.demo import demo_view
+from grace_torchrec.views.report import write_report
 
 GENERATED = (10_000, 12_000)  # items, bags
 
@@ -30,7 +34,12 @@ GENERATED = (10_000, 12_000)  # items, bags
     type=click.Choice(sorted(FORMATS)),
     help="Default: by name and content.",
 )
-@click.option("--memory", default="a40", show_default=True, help="Target machine that is modelled.")
+@click.option(
+    "--memory",
+    default="a40",
+    show_default=True,
+    help="Target machine that is modelled: a name, or a file of calibrate.",
+)
 @click.option("--hbm-bytes", type=int, help="HBM of the target; default: what the machine has.")
 @click.option(
     "--budget",
@@ -44,7 +53,7 @@ GENERATED = (10_000, 12_000)  # items, bags
     type=click.Path(path_type=Path),
     default=Path("grace-demo"),
     show_default=True,
-    help="Receives plan/ and tensorboard/.",
+    help="Receives profile/, plan/, report.html and tensorboard/.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(
@@ -56,21 +65,30 @@ def demo(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Run the whole job on a trace: profile, plan, train, swap, verify, measure.
+    """Run the whole job on a trace: profile, plan, train, swap, verify, measure, report.
 
     A verdict "leave stock" is a finished job too.
     """
-    target = memory_model(memory, hbm_bytes)
+    target = memory_named(memory, hbm_bytes)
     options = PlanOptions(budget=budget)
     name, trace = _trace(trace_file, trace_format)
     with progress_to_stderr() as progress:
         result = run(trace, name, target, out, options, progress)
+        progress("writing the report")
+        report = _report(result, out / "report.html")
     if as_json:
-        click.echo(json.dumps(result.document()))
+        click.echo(json.dumps({**result.document(), "report": str(report)}))
     else:
         Console().print(demo_view(result))
+        click.echo(f"report: {report} (open it in a browser)")
     if not result.equal:
         raise click.exceptions.Exit(1)
+
+
+def _report(result: DemoResult, path: Path) -> Path:
+    """Write the plan as a page, its rows placed anew for other machines from the saved profile."""
+    plan, profile = Plan.load(result.plan_path), Profile.load(result.profile_path)
+    return write_report(plan, path, profile, result.plan_path)
 
 
 def _trace(trace_file: Path | None, trace_format: str | None) -> tuple[str, Trace]:

@@ -5,6 +5,7 @@ import json
 import click
 from rich.console import Console
 
+from grace_torchrec.cli.options import text_format_option
 from grace_torchrec.cli.plan_argument import load_summary
 from grace_torchrec.plans.diff import diff_plans
 from grace_torchrec.views.diff_tables import diff_markdown, diff_view
@@ -13,14 +14,7 @@ from grace_torchrec.views.diff_tables import diff_markdown, diff_view
 @click.command()
 @click.argument("before")
 @click.argument("after")
-@click.option(
-    "--format",
-    "text_format",
-    type=click.Choice(["text", "markdown"]),
-    default="text",
-    show_default=True,
-    help="How to show it.",
-)
+@text_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def diff(before: str, after: str, text_format: str, as_json: bool) -> int:
     """Compare two plans, named as for inspect; exit code 1 when they differ."""

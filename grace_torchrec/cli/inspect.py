@@ -5,6 +5,7 @@ import json
 import click
 from rich.console import Console
 
+from grace_torchrec.cli.options import text_format_option
 from grace_torchrec.cli.plan_argument import load_summary
 from grace_torchrec.views.plan_tables import inspect_markdown, inspect_view
 
@@ -14,14 +15,7 @@ WIDE_COLUMNS = 260
 @click.command()
 @click.argument("plan")
 @click.option("--wide", is_flag=True, help="All columns, whatever the width of the terminal.")
-@click.option(
-    "--format",
-    "text_format",
-    type=click.Choice(["text", "markdown"]),
-    default="text",
-    show_default=True,
-    help="Markdown has all columns.",
-)
+@text_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(plan: str, wide: bool, text_format: str, as_json: bool) -> None:
     """Show PLAN: rows, bytes, reads, time and slack of each table and memory, verdict and reason.

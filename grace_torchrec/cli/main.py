@@ -43,6 +43,9 @@ SUB_COMMANDS = {
     "inspect": SubCommand(
         "grace_torchrec.cli.inspect:inspect", "Show what a plan puts where, and why."
     ),
+    "plan": SubCommand(
+        "grace_torchrec.cli.plan:plan", "Plan what to store beside a model's tables, and where."
+    ),
     "profile": SubCommand(
         "grace_torchrec.cli.profile:profile", "Turn a trace into a profile folder."
     ),

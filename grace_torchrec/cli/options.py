@@ -3,22 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 
-from grace_sharding.memory_tiers import MemoryModel, MemoryModelError
-from grace_torchrec.errors import GraceError
-
-
-def memory_model(name: str, hbm_bytes: int | None) -> MemoryModel:
-    """Return the machine that ``--memory`` and ``--hbm-bytes`` name.
-
-    Raises:
-        GraceError: there is no such machine, or the size is no size.
-    """
-    try:
-        return MemoryModel.named(name, hbm_bytes=hbm_bytes)
-    except MemoryModelError as error:
-        raise GraceError(str(error)) from error
+text_format_option = click.option(
+    "--format",
+    "text_format",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    show_default=True,
+    help="How to show it; markdown has all columns.",
+)
 
 
 @contextmanager

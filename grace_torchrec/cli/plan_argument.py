@@ -10,7 +10,8 @@ from grace_torchrec.cli.model_argument import load_function
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.stock_plan import read_stock_plan, stock_document, summarise_stock
-from grace_torchrec.plans.summary import PlanSummary, summarise
+from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.plans.table_spec import table_specs
 
 HOW = "give a plan folder, a sharding plan as JSON, or package.module:function"

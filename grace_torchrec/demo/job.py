@@ -23,6 +23,7 @@ from grace_torchrec.demo.train import train
 from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
@@ -49,7 +50,7 @@ def run(
         trace: The bags of one table.
         name: How to call it.
         memory: Target machine that is modelled.
-        out_dir: Receives ``plan/`` and ``tensorboard/``.
+        out_dir: Receives ``profile/``, ``plan/`` and ``tensorboard/``.
         options: Of the plan.
         progress: Called with a line before each step.
 
@@ -70,6 +71,7 @@ def run(
     profile = api.profile((b.inputs for b in history_batches(split.train)), model)
     plan = api.plan(model, profile, memory, options, in_order=True, progress=progress)
     plan_s = time.perf_counter() - start
+    profile.save(out_dir / "profile")
     plan.save(out_dir / "plan")
     plan = Plan.load(out_dir / "plan")
     progress("swapping and building the stored rows")
@@ -94,23 +96,11 @@ def run(
         build_s=build_s,
         measured=measured,
         target=memory.machine,
-        time_ratio=_time_ratio(plan),
+        time_ratio=summarise(plan).time_ratio,
+        profile_path=str(out_dir / "profile"),
         plan_path=str(out_dir / "plan"),
         equal=verified.equal if verified is not None else True,
     )
-
-
-def _time_ratio(plan: Plan) -> float:
-    """Return modelled stock time over ours for all tables together: the slower memory decides.
-
-    Where both memories are in use the stock model's share of each is not in the plan: its longest
-    table stands for it then, so that the ratio is too small and never too large.
-    """
-    told = [table.predicted for table in plan.tables.values()]
-    hbm_s, host_s = sum(p.hbm_s for p in told), sum(p.host_s for p in told)
-    one_memory = min(hbm_s, host_s) == 0
-    stock_s = (sum if one_memory else max)(p.stock_s for p in told)
-    return stock_s / max(hbm_s, host_s) if max(hbm_s, host_s) else 1.0
 
 
 def _writable(out_dir: Path) -> Path:

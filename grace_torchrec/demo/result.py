@@ -92,6 +92,7 @@ class DemoResult:
         measured: Timed here; None where no table was swapped.
         target: Machine the plan was modelled for.
         time_ratio: Modelled stock time over ours there, lookups of all tables.
+        profile_path: Where the profile folder is.
         plan_path: Where the plan folder is.
         equal: Whether every output was equal within rounding.
     """
@@ -107,6 +108,7 @@ class DemoResult:
     measured: Measured | None
     target: str
     time_ratio: float
+    profile_path: str
     plan_path: str
     equal: bool
 
@@ -167,5 +169,6 @@ class DemoResult:
             "max_abs_error": max(t.max_abs_error for t in self.tables),
             "max_rel_error": max(t.max_rel_error for t in self.tables),
             "equal": self.equal,
+            "profile": self.profile_path,
             "plan": self.plan_path,
         }

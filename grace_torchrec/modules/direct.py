@@ -43,9 +43,9 @@ class DirectLookup:
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need, or read it from the disk cache."""
         owner = self._owner
-        if not all(weight.is_cpu for weight in owner.weights()):
-            return
         tables, weighted = self._current(), owner.is_weighted()
+        if tables is None:
+            return
         for lookup, ahead in zip(owner.lookups, (False, bool(owner.has_ahead)), strict=True):
             if lookup.chosen:
                 features = tables.features(lookup, tuple(range(len(lookup.chosen))))
@@ -55,41 +55,15 @@ class DirectLookup:
         """Copies and pickles lay their tables out themselves."""
         return {"_owner": self._owner, "_tables": None}
 
-    def lookup_for(self, features: Any) -> Lookup | None:
-        """Return the lookup that serves a whole batch here, None where the ops have to.
-
-        None also while somebody traces, or could ask for gradients: the ops refuse those.
+    def __call__(self, features: Any) -> tuple[Lookup, Tensor, Any] | None:
+        """Serve a whole batch here; None where the ops have to.
 
         Args:
             features: Whatever forward was given.
-        """
-        owner = self._owner
-        is_rewritten = isinstance(features, RewrittenBatch)
-        lookup = owner.lookups[is_rewritten]
-        if len(lookup.chosen) != len(owner.dims):
-            return None
-        bags = features.bags if is_rewritten else features
-        if not _torchrec.is_plain_eager(bags):
-            return None
-        weights = owner.weights()
-        for weight in weights:
-            if not weight.is_cpu:
-                return None
-        if torch.is_grad_enabled():
-            of_batch = bags.weights_or_none()
-            asked = [*weights, *([] if of_batch is None else [of_batch])]
-            if any(tensor.requires_grad for tensor in asked):
-                return None
-        return lookup
 
-    def __call__(
-        self, lookup: Lookup, features: KeyedJaggedTensor | RewrittenBatch
-    ) -> tuple[Tensor, Any]:
-        """Return pooled float32 ``[B, sum of D]``, and reads int64 ``[F, 2]``.
-
-        Args:
-            lookup: Of ``lookup_for``.
-            features: The batch it was asked about.
+        Returns:
+            The lookup that served, pooled float32 ``[B, sum of D]``, reads int64 ``[F, 2]``. None
+            also while somebody traces, or could ask for gradients: the ops refuse those.
 
         Raises:
             GraceError: the batch is malformed.
@@ -98,20 +72,39 @@ class DirectLookup:
             PlanMismatch: the batch was rewritten for another plan.
         """
         owner = self._owner
-        if isinstance(features, RewrittenBatch):
-            assert isinstance(lookup, AheadLookup)
-            given = features.rows_for(owner.path, owner.rewriter.stamp)
-            pooled = self._look_up_rows(lookup, lookup.places, given)
-            if lookup.places == list(range(given.reads.shape[0])):
-                return pooled, given.reads  # picking rows of a tensor takes 10 us
-            return pooled, given.reads[lookup.places]
-        served = self._serve(lookup, features)
-        if served is not None:
-            return served
-        bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
-        return self._look_up(lookup, bags)
+        is_rewritten = isinstance(features, RewrittenBatch)
+        lookup = owner.lookups[is_rewritten]
+        batch = features.bags if is_rewritten else features
+        if len(lookup.chosen) != len(owner.dims) or not _torchrec.is_plain_eager(batch):
+            return None
+        if torch.is_grad_enabled() and self._asks_for_gradients(batch):
+            return None
+        if isinstance(lookup, AheadLookup) and is_rewritten:
+            return self._serve_rows(lookup, features)
+        return self._serve(lookup, features) or self._serve_any(lookup, features)
 
-    def _serve(self, lookup: Lookup, features: KeyedJaggedTensor) -> tuple[Tensor, Any] | None:
+    def _asks_for_gradients(self, batch: KeyedJaggedTensor) -> bool:
+        """Tell whether a table, or the weights of the batch, may be asked for gradients."""
+        of_batch = batch.weights_or_none()
+        asked = [*self._owner.weights(), *([] if of_batch is None else [of_batch])]
+        return any(tensor.requires_grad for tensor in asked)
+
+    def _serve_rows(
+        self, lookup: AheadLookup, features: RewrittenBatch
+    ) -> tuple[Lookup, Tensor, Any] | None:
+        """Serve a batch that was rewritten."""
+        given = features.rows_for(self._owner.path, self._owner.rewriter.stamp)
+        tables, places = self._current(), lookup.places
+        if tables is None:
+            return None
+        pooled = self._look_up_rows(lookup, tables, given)
+        if places == list(range(given.reads.shape[0])):
+            return lookup, pooled, given.reads  # picking rows of a tensor takes 10 us
+        return lookup, pooled, given.reads[places]
+
+    def _serve(
+        self, lookup: Lookup, features: KeyedJaggedTensor
+    ) -> tuple[Lookup, Tensor, Any] | None:
         """Serve a batch of the usual form by one call, or return None: others say what is wrong."""
         owner = self._owner
         ids, offsets, lengths = (
@@ -140,6 +133,8 @@ class DirectLookup:
         ):
             return None
         tables = self._current()
+        if tables is None:
+            return None
         laid_out = tables.features_of_keys(lookup, owner.input_names, tuple(keys))
         if laid_out is None:
             return None
@@ -148,22 +143,33 @@ class DirectLookup:
             ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
             0 if lengths is None else lengths.data_ptr(),
             8 if lengths is None else lengths.element_size(),
-            stride, owner.rewriter.policy, pooled.data_ptr(), torch.get_num_threads(),
+            stride, tables.policy, pooled.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-        return None if reads is None else (pooled, reads)
+        return None if reads is None else (lookup, pooled, reads)
 
-    def _look_up(self, lookup: Lookup, bags: Bags) -> tuple[Tensor, Any]:
+    def _serve_any(
+        self, lookup: Lookup, features: KeyedJaggedTensor
+    ) -> tuple[Lookup, Tensor, Any] | None:
+        """Serve a batch of any form, or say what is wrong with it."""
+        owner = self._owner
+        bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
+        tables = self._current()
+        if tables is None:
+            return None
+        pooled, reads = self._look_up(lookup, tables, bags)
+        return lookup, pooled, reads
+
+    def _look_up(self, lookup: Lookup, tables: LaidOut, bags: Bags) -> tuple[Tensor, Any]:
         """Return pooled float32 ``[B, sum of D]`` of the features of a lookup, and their reads.
 
         Args:
             lookup: Whose features.
+            tables: Current.
             bags: Checked bags on the CPU.
 
         Raises:
             ValueError: an id is outside its table under RAISE.
-            StaleSums: a table changed since its sums were built.
         """
-        tables = self._current()
         ids, offsets, weights, stride, positions = bags
         features = tables.features(lookup, tuple(positions[f] for f in lookup.chosen))
         pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
@@ -172,26 +178,25 @@ class DirectLookup:
             reads = cpu.look_up_features(
                 features, ids.numpy(), offsets.numpy(),
                 None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
-                policy=owner.rewriter.policy, num_threads=torch.get_num_threads(),
+                policy=tables.policy, num_threads=torch.get_num_threads(),
             )  # fmt: skip
         except cpu.BadId as bad:
             label = owner.rewriter.labels[lookup.chosen[bad.feature]]
             raise ops.bad_id(bad, label) from None
         return pooled, reads
 
-    def _look_up_rows(self, lookup: Lookup, places: list[int], given: RewrittenRows) -> Tensor:
+    def _look_up_rows(self, lookup: AheadLookup, tables: LaidOut, given: RewrittenRows) -> Tensor:
         """Return pooled float32 ``[B, sum of D]`` of rewritten features.
 
         Args:
             lookup: Whose features.
-            places: Where each stands in ``given``.
+            tables: Current.
             given: Rows of a RewrittenBatch.
 
         Raises:
             ValueError: parts of the batch do not fit together, or a row is outside its table.
-            StaleSums: a table changed since its sums were built.
         """
-        tables = self._current()
+        places = lookup.places
         features = tables.features(lookup, tuple(places))
         pooled = _pool(features, given)
         if pooled is not None:
@@ -202,10 +207,18 @@ class DirectLookup:
             features, given.rows, given.offsets, given.weights, given.given_lengths, labels
         )
 
-    def _current(self) -> LaidOut:
-        """Return the tables, laid out anew if one was given other rows or codes; check their sums."""
+    def _current(self) -> LaidOut | None:
+        """Return the tables, laid out anew if one was given other rows or codes; check their sums.
+
+        None where one is not on the CPU.
+
+        Raises:
+            StaleSums: a table changed since its sums were built.
+        """
         found = self._tables
         if found is None or not found.is_current(self._owner):
+            if not all(weight.is_cpu for weight in self._owner.weights()):
+                return None
             found = self._tables = LaidOut(self._owner)
         found.watch.check()
         return found

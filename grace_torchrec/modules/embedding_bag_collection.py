@@ -125,9 +125,9 @@ class GraceEmbeddingBagCollection(StoredTables):
             return self.sharded(answers, rewritten[1], rewritten[2])
         if not self._direct.serves(self):
             self._direct = DirectLookup(self)
-        lookup = self._direct.lookup_for(features)
-        if lookup is not None:
-            pooled, reads = self._direct(lookup, features)
+        served = self._direct(features)
+        if served is not None:
+            lookup, pooled, reads = served
             self.count_reads(lookup.chosen, reads)
             return self._keyed(pooled)
         # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever

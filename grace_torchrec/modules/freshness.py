@@ -7,7 +7,7 @@ What notices a write to an original row:
 - the Parameter, its version counter or its address changed (in-place ops, loads, ``p.data = x``),
   or the version counter of the stored rows did;
 - any optimiser that holds it took a step (fused ones do not move the counter);
-- a rotating sample compares stored rows with their sums, a few each call, so writes that
+- a rotating sample compares stored rows with their sums, a few every few calls, so writes that
   PyTorch does not see (``p.data.copy_``, numpy) are found within a number of calls that the
   module states (``calls_to_check_all``); these reads are in no count of rows read;
 - sums of unknown origin (a deepcopy, an unpickled model) are compared in full at first use.
@@ -29,9 +29,10 @@ from grace_torchrec.errors import StaleSums
 from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.sums.build_rows import sum_sets
 
-# Stored rows compared in a forward: a few, so that small batches of large tables feel nothing.
-LEAST_ROWS_A_CALL, MOST_ROWS_A_CALL = 4, 16
-FEW_CALLS = 16384  # a table gets more than the least where that many calls would not cover it
+# Stored rows compared, every so many forwards: rows come from memory, and small batches feel them.
+LEAST_ROWS, MOST_ROWS, CALLS_BETWEEN = 4, 32, 4
+FEW_SAMPLES = 16384  # a table gets more than the least where that many samples would not cover it
+STEPPED = "an optimiser that holds the table took a step"
 
 
 @dataclass
@@ -78,7 +79,7 @@ def why_stale(weight: Tensor, stored: Tensor) -> str | None:
 def _why_differs(built: BuiltFrom, weight: Tensor, stored: Tensor) -> str | None:
     """Return what changed since the rows were built."""
     if built.stepped:
-        return "an optimiser that holds the table took a step"
+        return STEPPED
     if built.weight() is not weight or built.address != weight.data_ptr():
         return "the table has other storage"
     if built.version != _version(weight):
@@ -142,7 +143,7 @@ def require_fresh(
     """
     for weight, label in zip(tables, labels, strict=True):
         refuse_unreadable(label, weight)
-    sampled = _whose_turn(stored)
+    sampled = whose_turn(_count_call(stored), len(stored)) if stored else -1
     for place, (table, rows) in enumerate(zip(table_of, stored, strict=True)):
         weight, indptr, members = tables[table], indptrs[place], items[place]
         built = _BUILT.get(rows)
@@ -155,87 +156,17 @@ def require_fresh(
                 record_built(weight, rows)
         elif reason is None and place == sampled:
             compare = functools.partial(differing_row, weight, rows, indptr, members)
-            reason = _compare_next(built, rows.shape[0], compare)
+            reason = compare_next(built, rows.shape[0], compare)
         if reason is not None:
-            raise _stale(labels[table], reason)
+            raise stale(labels[table], reason)
 
 
-class Watch:
-    """The check of ``require_fresh`` for one module, ready for the next call.
-
-    Args:
-        tables: As in ``require_fresh``, and so the rest.
-        table_of: Which of them each table of stored rows belongs to.
-        stored: Stored rows.
-        indptrs: Sets of the stored rows.
-        items: Items of the sets.
-        labels: Names of the original tables for the message.
-    """
-
-    def __init__(
-        self,
-        tables: Sequence[Tensor],
-        table_of: Sequence[int],
-        stored: Sequence[Tensor],
-        indptrs: Sequence[Tensor],
-        items: Sequence[Tensor],
-        labels: Sequence[str],
-    ) -> None:
-        # Sums of unknown origin are compared in full, and known from then on.
-        require_fresh(tables, table_of, stored, indptrs, items, labels)
-        self._build = _last_build[0]
-        self._labels = [labels[t] for t in table_of]
-        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = [
-            (tables[t], stored[place], indptrs[place], items[place])
-            for place, t in enumerate(table_of)
-        ]
-        self._built: list[BuiltFrom] = [_BUILT[rows] for rows in stored]
-        self._addresses = self._now_at()
-        # The sample of float32 rows needs arrays over the same memory: made once.
-        self._arrays = [
-            tuple(part.detach().numpy() for part in parts)
-            if parts[0].dtype == torch.float32
-            else None
-            for parts in self._parts
-        ]
-        self._turn = -1
-
-    def is_current(self) -> bool:
-        """Tell whether no sums were built since, and none of their tensors moved in memory."""
-        return self._build == _last_build[0] and self._addresses == self._now_at()
-
-    def _now_at(self) -> list[int]:
-        """Return where stored rows and sets lie: sharing or pickling them moves them in place."""
-        return [part.data_ptr() for parts in self._parts for part in parts]
-
-    def check(self) -> None:
-        """Raise unless stored rows match; advance the rotating sample.
-
-        Raises:
-            StaleSums: names the table, the reason and what to do.
-        """
-        if not self._parts:
-            return
-        self._turn = (self._turn + 1) % len(self._parts)
-        for place, built in enumerate(self._built):
-            weight, rows, indptr, members = self._parts[place]
-            reason = _why_differs(built, weight, rows)
-            if reason is None and place == self._turn:
-                compare = functools.partial(differing_row, weight, rows, indptr, members)
-                arrays = self._arrays[place]
-                if arrays is not None:
-                    compare = functools.partial(first_stale_row, *arrays)
-                reason = _compare_next(built, rows.shape[0], compare)
-            if reason is not None:
-                raise _stale(self._labels[place], reason)
-
-
-def _compare_next(
+def compare_next(
     built: BuiltFrom, num_rows: int, differing: Callable[[int, int], int]
 ) -> str | None:
     """Compare the rows whose turn it is with their sums; return what differs."""
     first = built.next_row
-    last = min(num_rows, first + rows_a_call(num_rows))
+    last = min(num_rows, first + rows_a_sample(num_rows))
     row = int(differing(first, last))
     if row >= 0:
         return f"stored row {row} is not the sum of its rows"
@@ -243,23 +174,45 @@ def _compare_next(
     return None
 
 
-def _stale(label: str, reason: str) -> StaleSums:
+def built_from(stored: Tensor) -> BuiltFrom:
+    """Return what stored rows of known origin were built from."""
+    built: BuiltFrom = _BUILT[stored]
+    return built
+
+
+def last_build() -> int:
+    """Return the number of the last build in this process."""
+    return _last_build[0]
+
+
+def stale(label: str, reason: str) -> StaleSums:
     """Say which table, why, and what to do."""
     return StaleSums(f"table {label}: {reason}; call grace_torchrec.rebuild_sums_(model)")
 
 
-def _whose_turn(stored: Sequence[Tensor]) -> int:
-    """Return which table of stored rows is sampled in this call: each in turn."""
+def whose_turn(calls: int, num_tables: int) -> int:
+    """Return which table of stored rows is sampled in call number ``calls``, -1 for none."""
+    return -1 if calls % CALLS_BETWEEN else calls // CALLS_BETWEEN % num_tables
+
+
+def _count_call(stored: Sequence[Tensor]) -> int:
+    """Return the number of this call for the first table of stored rows, 0 if it is unknown."""
     lead: BuiltFrom | None = _BUILT.get(stored[0]) if stored else None
     if lead is None:
         return 0
     lead.calls += 1
-    return lead.calls % len(stored)
+    return lead.calls
 
 
-def rows_a_call(num_rows: int) -> int:
-    """Return how many stored rows the rotating sample compares in one call."""
-    return min(MOST_ROWS_A_CALL, max(LEAST_ROWS_A_CALL, -(-num_rows // FEW_CALLS)))
+def rows_a_sample(num_rows: int) -> int:
+    """Return how many stored rows the rotating sample compares at once."""
+    return min(MOST_ROWS, max(LEAST_ROWS, -(-num_rows // FEW_SAMPLES)))
+
+
+def calls_to_check_all(num_rows: Sequence[int]) -> int:
+    """Return after how many forwards every stored row was compared: tables take turns."""
+    samples = max((-(-n // rows_a_sample(n)) for n in num_rows), default=0)
+    return CALLS_BETWEEN * len(num_rows) * samples
 
 
 def _version(weight: Tensor) -> int:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from grace_kernels.op_inputs import packed_codes, subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
-from grace_torchrec.modules import freshness
 from grace_torchrec.modules.lookup import Lookup, refuse_unreadable
-from grace_torchrec.modules.rewriter import tensor_versions
+from grace_torchrec.modules.watch import Unchanged, Watch
 
 if TYPE_CHECKING:
     from grace_torchrec.modules.stored_tables import StoredTables
@@ -27,6 +26,7 @@ class LaidOut:
 
     Attributes:
         watch: Its stored rows, ready to be compared.
+        policy: What an id outside its table does.
 
     Raises:
         NotSupported: a table was given a type or layout that no kernel reads.
@@ -53,20 +53,21 @@ class LaidOut:
             for t, weight in enumerate(self._weights)
         ]
         self._states = [_state(weight) for weight in self._weights]
-        self._versions = tensor_versions(self._arrays)
-        self.watch = freshness.Watch(*owner.stored_state())
+        self.policy = rewriter.policy
+        self.watch = Watch(*owner.stored_state())
+        self._unchanged = Unchanged([*self._weights, *self._arrays, *self.watch.tensors])
         self._by_lookup: dict[tuple[int, tuple[int, ...]], FeatureRows] = {}
         self._by_keys: dict[tuple[int, tuple[str, ...]], FeatureRows] = {}
 
     def is_current(self, owner: "StoredTables") -> bool:
         """Tell whether rows, codes and stored rows are where they were, and the same."""
-        weights, arrays = owner.weights(), owner.rewriter.arrays()
+        weights, arrays = owner.weights(), owner.arrays()
         return (
-            not any(map(is_not, weights, self._weights))
+            self.watch.is_current()
+            and self._unchanged()
+            and not any(map(is_not, weights, self._weights))
             and not any(map(is_not, arrays, self._arrays))
             and list(map(_state, weights)) == self._states
-            and tensor_versions(arrays) == self._versions
-            and self.watch.is_current()
         )
 
     def features(self, lookup: Lookup, positions: tuple[int, ...]) -> FeatureRows:
@@ -108,5 +109,5 @@ class LaidOut:
 
 
 def _state(weight: Tensor) -> tuple[Any, ...]:
-    """Return what changes when a Parameter is given other data."""
-    return weight.data_ptr(), weight.dtype, weight.shape, weight.is_contiguous()
+    """Return what changes, beside the address, when a Parameter is given other data."""
+    return weight.dtype, weight.shape, weight.is_contiguous()

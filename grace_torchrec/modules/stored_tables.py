@@ -180,8 +180,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
     def calls_to_check_all(self) -> int:
         """After so many forwards the rotating sample has compared every stored row once."""
         rows = [self.stored(t, tier).shape[0] for tier, t in self._sets.values()]
-        # One table of stored rows has its turn in each forward.
-        return len(rows) * max((-(-n // freshness.rows_a_call(n)) for n in rows), default=0)
+        return freshness.calls_to_check_all(rows)
 
     def extra_bytes_of(self, table: str) -> int:
         """Every byte held beside an original table, as its plan predicts: rows, sets and codes.
@@ -267,6 +266,12 @@ class StoredTables(EmbeddingBagCollectionInterface):
         modules: Any = self._modules
         bags = {t: modules[t]._modules["embedding_bags"]._modules for t in TIERS if t in modules}
         return [bags[tier][name]._parameters["weight"] for name, tier in self._homes]
+
+    def arrays(self) -> list[Tensor]:
+        """Return codes and hot rows of every table, by plain dictionaries too."""
+        rewriter: Any = self._modules["rewriter"]
+        found: list[Tensor] = rewriter.arrays()
+        return found
 
     def _rows_of(self, tier: str, name: str) -> nn.Parameter:
         """Return the rows of an inner table; plain dictionaries, for this runs in every forward."""

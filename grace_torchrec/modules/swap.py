@@ -156,10 +156,12 @@ def without_sums(plan: TablePlan, reason: str) -> TablePlan:
         hbm=whole if in_hbm else nothing,
         host=nothing if in_hbm else whole,
     )
-    stock_s = plan.predicted.stock_s
+    before = plan.predicted
+    stock_s = before.stock_s
     predicted = Prediction(
         ids=reads, rows_read=reads, cut=0.0, extra_rows=0, extra_bytes=0, metadata_bytes=0, kept_bytes=0,
-        hbm_s=stock_s if in_hbm else 0.0, host_s=0.0 if in_hbm else stock_s, stock_s=stock_s,
+        hbm_s=stock_s if in_hbm else 0.0, host_s=0.0 if in_hbm else stock_s,
+        stock_hbm_s=before.stock_hbm_s, stock_host_s=before.stock_host_s,
     )  # fmt: skip
     return replace(
         plan, verdict="leave stock", reason=reason, method="none", parameter="", sums=None,

@@ -83,7 +83,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
             for key in list(arrays)
             if key.startswith(prefix)
         }
-        table = parse_table(entry, own, f"{where}: table {index}", schema)
+        table = parse_table(entry, own, f"{where}: table {index}", memory, schema)
         if table.spec.key in tables:
             raise GraceError(f"{where}: table {table.spec.key} is there twice; make the plan again")
         tables[table.spec.key] = table

@@ -95,13 +95,16 @@ def parse_options(document: Mapping[str, Any], where: str, schema: int = SCHEMA)
     return _build(PlanOptions, document, where, **lists)
 
 
-def parse_table(entry: Any, arrays: Arrays, where: str, schema: int = SCHEMA) -> TablePlan:
+def parse_table(
+    entry: Any, arrays: Arrays, where: str, memory: MemoryModel, schema: int = SCHEMA
+) -> TablePlan:
     """Build the plan of one table.
 
     Args:
         entry: Its JSON object.
         arrays: Its arrays by their own names.
         where: Place for messages.
+        memory: The machine of the plan.
         schema: That of the plan.
 
     Raises:
@@ -116,18 +119,24 @@ def parse_table(entry: Any, arrays: Arrays, where: str, schema: int = SCHEMA) ->
     features = tuple(part(described, "features", list, where))
     spec = _build(TableSpec, described, where, features=features)
     where = f"{where} ({spec.key})"
-    told = entry["spec_fingerprint"], entry["arrays_fingerprint"]
-    if told != (spec.fingerprint(), arrays_fingerprint(arrays)):
+    sealed = entry["spec_fingerprint"], entry["arrays_fingerprint"]
+    if sealed != (spec.fingerprint(), arrays_fingerprint(arrays)):
         raise GraceError(f"{where}: does not match its fingerprints; make the plan again")
     texts: dict[str, Any] = {name: part(entry, name, str, where) for name in TEXTS}
     sums, hot_items, sum_reads_R = _parse_stored(entry, arrays, spec, where, schema)
     placement = _parse_placement(part(entry, "placement", dict, where), hot_items, where)
     predicted = part(entry, "predicted", dict, where)
     part(predicted, "extra_bytes", int, where)
-    predicted = prediction_of_today(predicted, extra_of(sums, placement), schema)
+    if schema < SCHEMA:
+        part(predicted, "ids", int, where)
+        part(predicted, "stock_s", float, where)
+    extra = extra_of(sums, placement)
+    told = _checked(
+        lambda: prediction_of_today(predicted, extra, spec.row_bytes, memory, schema), where
+    )
     cuts = part(entry, "cuts", dict, where)
     curve = _parse_curve(part(entry, "curve", list, where), where)
-    prediction = _build(Prediction, predicted, where)
+    prediction = _build(Prediction, told, where)
     return _checked(
         lambda: TablePlan(
             spec=spec,

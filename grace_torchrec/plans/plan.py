@@ -52,7 +52,9 @@ class Prediction:
             memory beside what is placed (``plans.held``).
         hbm_s: Seconds the HBM is busy with the held-out bags on the target machine.
         host_s: The same for host memory.
-        stock_s: Seconds the stock model takes for the same bags (tables whole in one memory).
+        stock_hbm_s: Seconds the stock table keeps HBM busy with the same bags; its memory is the one
+            that is best for all stock tables together.
+        stock_host_s: The same for host memory.
     """
 
     ids: int
@@ -64,7 +66,8 @@ class Prediction:
     kept_bytes: int
     hbm_s: float
     host_s: float
-    stock_s: float
+    stock_hbm_s: float
+    stock_host_s: float
 
     def __post_init__(self) -> None:
         """Check that every number is finite and in range."""
@@ -73,7 +76,7 @@ class Prediction:
             value = getattr(self, name)
             if not is_count(value):
                 raise GraceError(f"prediction: {name} must be an integer >= 0, got {value!r}")
-        for name in ("cut", "hbm_s", "host_s", "stock_s"):
+        for name in ("cut", "hbm_s", "host_s", "stock_hbm_s", "stock_host_s"):
             if not is_number(getattr(self, name)) or getattr(self, name) < 0:
                 raise GraceError(
                     f"prediction: {name} must be a finite number >= 0, got {getattr(self, name)!r}"
@@ -91,6 +94,11 @@ class Prediction:
     def time_s(self) -> float:
         """Seconds of the planned model: the slower memory, never the sum."""
         return max(self.hbm_s, self.host_s)
+
+    @property
+    def stock_s(self) -> float:
+        """Seconds of the stock model: the slower memory."""
+        return max(self.stock_hbm_s, self.stock_host_s)
 
     @property
     def time_ratio(self) -> float:

@@ -98,7 +98,8 @@ def _table_plan(
         kept_bytes=extra.kept_bytes,
         hbm_s=settled.busy.hbm_s,
         host_s=settled.busy.host_s,
-        stock_s=settled.stock.time_s,
+        stock_hbm_s=settled.stock.hbm_s,
+        stock_host_s=settled.stock.host_s,
     )
     lookup = _lookup(placement.num_sums if used else 0, options)
     option = settled.option if used and placement.num_sums else None

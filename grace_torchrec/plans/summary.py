@@ -1,12 +1,12 @@
 """Summary: what a plan says of each table and memory, in one form for our plans and TorchRec's.
 
-Flow: Plan -> *PlanSummary* -> inspect, diff, report; a sharding plan of TorchRec gets the same form
-in :mod:`grace_torchrec.plans.stock_plan`.
+Flow: our plan (:mod:`grace_torchrec.plans.summarise`) or a sharding plan of TorchRec
+(:mod:`grace_torchrec.plans.stock_plan`) -> *PlanSummary* -> inspect, diff, report.
 Derived: slack, the time for which one memory waits until the slower one is done.
 Shapes: R sums, H hot rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.shards import Sharding
-from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Kind = Literal["grace", "torchrec"]
@@ -32,6 +31,7 @@ class TierPart:
         bytes: Bytes of all of these, metadata included.
         reads: Rows that the bags of the profile read here.
         time_s: Seconds that held-out bags keep this memory busy.
+        stock_s: The same for the stock table.
     """
 
     tier: str
@@ -41,6 +41,7 @@ class TierPart:
     bytes: int | None = None
     reads: int | None = None
     time_s: float | None = None
+    stock_s: float | None = None
 
     @property
     def rows(self) -> int | None:
@@ -75,7 +76,6 @@ class TableSummary:
         ids: Ids of the held-out bags.
         extra_bytes: Every byte over the stock model.
         metadata_bytes: Of these, the arrays that turn ids into stored rows.
-        stock_s: Seconds of the stock model for the held-out bags.
         contents: The stored rows themselves.
     """
 
@@ -93,13 +93,17 @@ class TableSummary:
     ids: int | None = None
     extra_bytes: int | None = None
     metadata_bytes: int | None = None
-    stock_s: float | None = None
     contents: Contents | None = field(default=None, repr=False)
 
     @property
     def time_s(self) -> float | None:
         """Seconds of this table: the slower memory, never the sum."""
         return slower(self.tiers)
+
+    @property
+    def stock_s(self) -> float | None:
+        """Seconds of the stock table for the held-out bags: the slower memory."""
+        return slowest(part.stock_s for part in self.tiers)
 
     @property
     def extra_rows(self) -> int:
@@ -160,28 +164,14 @@ class PlanSummary:
         return saved / ids if ids else 0.0
 
     @property
-    def stock_is_exact(self) -> bool:
-        """Whether :attr:`stock_s` is the time of the stock model, not a bound below it."""
-        if sum(1 for part in self.tiers if part.time_s) < 2:
-            return True
-        originals = sum((table.num_rows or 0) * (table.row_bytes or 0) for table in self.tables)
-        return originals <= self.rooms.get("hbm", 0)
-
-    @property
-    def stock_s(self) -> float:
-        """Seconds of the stock model: the slower memory.
-
-        Which memory a table of the stock model is in is not in a plan. Where all fit into one their
-        times add up; else their slowest table, or half of all time, stands for the model, so that
-        the figure is never too large.
-        """
-        times = [table.stock_s or 0.0 for table in self.tables]
-        return sum(times) if self.stock_is_exact else max([sum(times) / 2, *times])
+    def stock_s(self) -> float | None:
+        """Seconds of the stock model: the slower memory."""
+        return slowest(part.stock_s for part in self.tiers)
 
     @property
     def time_ratio(self) -> float:
         """Stock time over ours (1 where nothing is read)."""
-        return self.stock_s / self.time_s if self.time_s else 1.0
+        return self.stock_s / self.time_s if self.time_s and self.stock_s is not None else 1.0
 
     def verdicts(self) -> dict[str, int]:
         """How many tables have each verdict, the most frequent one first."""
@@ -200,6 +190,7 @@ class PlanSummary:
             "settings": dict(self.settings),
             "verdicts": self.verdicts(),
             "time_s": self.time_s,
+            "stock_s": self.stock_s,
             "tiers": {
                 part.tier: {**_tier_document(part, tiers), "room_bytes": self.rooms.get(part.tier)}
                 for part in tiers
@@ -209,78 +200,20 @@ class PlanSummary:
         }
 
 
-def summarise(plan: Plan, source: str = "") -> PlanSummary:
-    """Return what a plan of ours says.
-
-    Args:
-        plan: The plan.
-        source: Where it was read, for people.
-    """
-    memory = plan.memory
-    return PlanSummary(
-        kind="grace",
-        source=source,
-        machine=memory.machine,
-        rooms={tier.name: tier.num_bytes for tier in memory.tiers},
-        tables=tuple(_table(t, [tier.name for tier in memory.tiers]) for t in plan.tables.values()),
-        settings={
-            **asdict(plan.options),
-            "uvm": memory.uvm,
-            "beta": memory.beta,
-            "profile": plan.profile_fingerprint,
-        },
-        sharding=plan.sharding,
-    )
-
-
 def slower(tiers: tuple[TierPart, ...]) -> float | None:
-    """Return the longest known time of several memories, None where none is known."""
-    return max((part.time_s for part in tiers if part.time_s is not None), default=None)
+    """Return the time of the slowest of several memories, None where none is known."""
+    return slowest(part.time_s for part in tiers)
+
+
+def slowest(times: Iterable[float | None]) -> float | None:
+    """Return the longest known time, None where none is known."""
+    return max((time_s for time_s in times if time_s is not None), default=None)
 
 
 def slack_s(part: TierPart, tiers: tuple[TierPart, ...]) -> float | None:
     """Return for how long one memory waits for the slowest of ``tiers``."""
     longest = slower(tiers)
     return None if longest is None or part.time_s is None else longest - part.time_s
-
-
-def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
-    """Read one table of our plan."""
-    placed, told = table.placement, table.predicted
-    seconds = {"hbm": told.hbm_s, "host": told.host_s}
-    sums = {"hbm": placed.num_hbm_sums, "host": placed.num_sums - placed.num_hbm_sums}
-    tiers = []
-    for name in tier_names:
-        use = placed.hbm if name == "hbm" else placed.host
-        tiers.append(
-            TierPart(
-                tier=name,
-                originals=placed.num_rows if placed.originals == name else 0,
-                sums=sums[name],
-                hot_rows=int(placed.hot_items.size) if name == "hbm" else 0,
-                bytes=use.bytes,
-                reads=use.reads,
-                time_s=seconds[name],
-            )
-        )
-    return TableSummary(
-        table=table.spec.key,
-        verdict=table.verdict,
-        method=table.picked,
-        lookup=table.lookup,
-        reason=table.reason,
-        num_rows=table.spec.num_rows,
-        row_bytes=table.spec.row_bytes,
-        tiers=tuple(tiers),
-        cut=told.cut,
-        in_line_cut=table.curve[-1].in_line_cut if table.curve else None,
-        ahead_cut=table.curve[-1].ahead_cut if table.curve else None,
-        ids=told.ids,
-        extra_bytes=told.extra_bytes,
-        metadata_bytes=told.metadata_bytes,
-        stock_s=told.stock_s,
-        contents=Contents(table.sums, placed.hot_items),
-    )
 
 
 def _together(name: str, parts: list[TierPart]) -> TierPart:
@@ -293,6 +226,7 @@ def _together(name: str, parts: list[TierPart]) -> TierPart:
         bytes=_total([part.bytes for part in parts]),
         reads=_total([part.reads for part in parts]),
         time_s=_total([part.time_s for part in parts]),
+        stock_s=_total([part.stock_s for part in parts]),
     )
 
 

@@ -5,16 +5,19 @@ written as not known; what it decided stays.
 
 Schema 1 (before several methods): method ``grace`` only, its size limit chosen by cut and not told;
 no curve, no cuts of candidates, no reads of sums; extra bytes without the sets kept for rebuilding.
-Schemas 1 and 2: plans for one device only, so no sharding.
+Schemas 1 and 2: the time of the stock table, not in which memory it is spent.
+They are plans for one device only: no sharding.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.plans.held import Extra
 
 SCHEMA = 3
 OLDEST = 1
+SAME_TIME = 1e-6  # relative: times that differ by less are one time
 
 
 def document_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
@@ -35,15 +38,40 @@ def table_of_today(entry: Mapping[str, Any], schema: int) -> dict[str, Any]:
     return {"parameter": "", "code": code, "cuts": {}, "curve": [], **entry}
 
 
-def prediction_of_today(document: Mapping[str, Any], extra: Extra, schema: int) -> dict[str, Any]:
+def prediction_of_today(
+    document: Mapping[str, Any], extra: Extra, row_bytes: int, memory: MemoryModel, schema: int
+) -> dict[str, Any]:
     """Return the predictions of a table with today's keys.
 
     Args:
-        document: As written, ``extra_bytes`` an integer.
+        document: As written; ``ids``, ``extra_bytes`` and ``stock_s`` are numbers.
         extra: What the table stores.
+        row_bytes: Bytes of one of its rows.
+        memory: The machine of the plan.
         schema: That of the plan.
     """
-    if schema > 1:
+    if schema > 2:
         return dict(document)
-    extra_bytes = document["extra_bytes"] + extra.kept_bytes
-    return {"kept_bytes": extra.kept_bytes, **document, "extra_bytes": extra_bytes}
+    kept = dict(document)
+    if schema == 1:
+        kept["kept_bytes"] = extra.kept_bytes
+        kept["extra_bytes"] += extra.kept_bytes
+    all_bytes = kept["ids"] * memory.read_bytes(row_bytes)
+    return _stock_times(kept.pop("stock_s"), all_bytes, memory) | kept
+
+
+def _stock_times(stock_s: float, all_bytes: int, memory: MemoryModel) -> dict[str, float]:
+    """Return what a stock table keeps each memory busy, by its slower memory.
+
+    One that was whole in HBM took the time of all its bytes there; any other was in host memory, the
+    rest of its bytes in a cache in HBM.
+    """
+    hbm = memory.hbm
+    if hbm is None:
+        return {"stock_hbm_s": 0.0, "stock_host_s": stock_s}
+    whole_s = all_bytes / hbm.bytes_per_s
+    if abs(stock_s - whole_s) <= SAME_TIME * whole_s:
+        return {"stock_hbm_s": stock_s, "stock_host_s": 0.0}
+    cached_s = (all_bytes - stock_s * memory.host.bytes_per_s) / hbm.bytes_per_s
+    few = cached_s <= SAME_TIME * stock_s  # all in host memory, within rounding
+    return {"stock_hbm_s": 0.0 if few else min(cached_s, stock_s), "stock_host_s": stock_s}

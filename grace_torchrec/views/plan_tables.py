@@ -38,7 +38,7 @@ def inspect_view(summary: PlanSummary, wide: bool = False) -> RenderableType:
         grids.append(_settings(summary))
     words = [] if wide else list(_verdict_lines(summary))
     return Group(
-        Text(headline(summary)),
+        *(Text(line) for line in _head(summary)),
         Text(),
         *(grid.rich() for grid in grids),
         *(Text(line) for line in words),
@@ -51,7 +51,7 @@ def inspect_markdown(summary: PlanSummary) -> str:
     """Return the same in Markdown, with all columns."""
     grids = (_memories(summary), _parts(summary, True), *_ranks(summary), _settings(summary))
     notes = "\n".join(f"- {note}" for note in NOTES)
-    return "\n\n".join([headline(summary), *(grid.markdown() for grid in grids), notes])
+    return "\n\n".join([*_head(summary), *(grid.markdown() for grid in grids), notes])
 
 
 def headline(summary: PlanSummary) -> str:
@@ -61,6 +61,17 @@ def headline(summary: PlanSummary) -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in summary.verdicts().items())
     tables = f"{len(summary.tables):,} table{'s' * (len(summary.tables) != 1)}"
     return f"{whose} {summary.source}{machine}: {tables}" + (f" ({counts})" if counts else "")
+
+
+def _head(summary: PlanSummary) -> list[str]:
+    """Return the headline and, where it is known, what the plan gains."""
+    lines = [headline(summary)]
+    if summary.time_s and summary.stock_s is not None:
+        lines.append(
+            f"lookups of the held-out bags, modelled: {seconds_text(summary.time_s)}, stock "
+            f"{seconds_text(summary.stock_s)}: {summary.time_ratio:.2f} times the speed"
+        )
+    return lines
 
 
 def _memories(summary: PlanSummary) -> Grid:

@@ -13,7 +13,8 @@ from pathlib import Path
 import grace_torchrec
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan, TablePlan
-from grace_torchrec.plans.summary import PlanSummary, summarise
+from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.plans.what_if import WhatIf, what_if
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.views.html import Html, element
@@ -139,8 +140,7 @@ def _headline(summary: PlanSummary) -> str:
     used = summary.verdicts().get("use", 0)
     if not used:
         return f"leave this model stock on {summary.machine}"
-    least = "" if summary.stock_is_exact else "at least "
-    return f"lookups {least}{summary.time_ratio:.2f} times as fast on {summary.machine}"
+    return f"lookups {summary.time_ratio:.2f} times as fast on {summary.machine}"
 
 
 def _top(summary: PlanSummary) -> Html:
@@ -161,13 +161,15 @@ def _tiles(summary: PlanSummary, verdicts: str) -> list[tuple[str, str, str]]:
     """Return (what, figure, beside it) of each tile."""
     extra = sum(table.extra_bytes or 0 for table in summary.tables)
     tables = sum((t.num_rows or 0) * (t.row_bytes or 0) for t in summary.tables)
-    more = f"{extra / tables:.1%} over {bytes_text(tables)} of tables" if tables else "no tables"
+    more = (
+        f"{extra / tables:.1%} on top of {bytes_text(tables)} of tables" if tables else "no tables"
+    )
     slower = max(summary.tiers, key=lambda part: part.time_s or 0.0)
     return [
         (
             "Lookup time",
             seconds_text(summary.time_s or 0.0),
-            f"stock {seconds_text(summary.stock_s)}, held-out bags",
+            f"stock {seconds_text(summary.stock_s or 0.0)}, held-out bags",
         ),
         ("Row reads saved", f"{summary.cut:.1%}", "of all tables, held-out bags"),
         ("Extra memory", bytes_text(extra), more),

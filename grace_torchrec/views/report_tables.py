@@ -18,7 +18,7 @@ MOST_PARTS = 8  # of a bar; tables that take less time are drawn as one
 
 def time_section(summary: PlanSummary) -> Html:
     """Return how long the held-out bags keep each memory busy, table by table."""
-    stock = summary.stock_s
+    stock = summary.stock_s or 0.0
     longest = max(summary.time_s or 0.0, stock)
     rows = [_tier_row(part, summary, longest) for part in summary.tiers]
     rows.append(
@@ -26,9 +26,7 @@ def time_section(summary: PlanSummary) -> Html:
             "Stock model",
             seconds_text(stock),
             bar([(stock, "stock model")], longest, "stock", "Stock model, slower memory"),
-            "The slower memory of the model as it is."
-            if summary.stock_is_exact
-            else "At least: which of its tables are in which memory is not in the plan.",
+            _stock_line(summary),
         )
     )
     return section(
@@ -111,6 +109,16 @@ def _tier_row(part: TierPart, summary: PlanSummary, longest: float) -> Html:
         ),
         under or "Nothing is read here.",
     )
+
+
+def _stock_line(summary: PlanSummary) -> str:
+    """Say how long the model as it is keeps each memory busy."""
+    names = {"hbm": "HBM", "host": "host memory"}
+    busy = [(names.get(p.tier, p.tier), p.stock_s) for p in summary.tiers if p.stock_s]
+    if len(busy) == 1:
+        return f"The model as it is, all of it read from {busy[0][0]}."
+    times = ", ".join(f"{name} {seconds_text(time_s)}" for name, time_s in busy)
+    return f"The model as it is: {times or 'nothing is read'}."
 
 
 def _bar_row(what: str, value: str, drawn: Html, under: str) -> Html:

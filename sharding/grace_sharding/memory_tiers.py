@@ -14,11 +14,13 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, get_args
 
+from grace_sharding.errors import GraceError
+
 TierName = Literal["hbm", "host"]
 Uvm = Literal["managed", "host_mapped", "cached"]
 
 
-class MemoryModelError(ValueError):
+class MemoryModelError(GraceError):
     """A machine or tier is unknown, or its numbers make no sense."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from grace_sharding.errors import GraceError
 from grace_sharding.filling import (
     fill,
     forced_to_hbm,
@@ -55,7 +56,7 @@ class Placement:
         host: Rows, bytes and reads in host memory.
 
     Raises:
-        ValueError: fields contradict each other.
+        GraceError: fields contradict each other.
     """
 
     originals: TierName
@@ -72,17 +73,17 @@ class Placement:
         """Check that the fields describe one layout: placements also come from files."""
         hot = self.hot_items
         if self.originals not in ("hbm", "host") or self.metadata not in ("hbm", "host"):
-            raise ValueError(
+            raise GraceError(
                 f"placement: memory {self.originals!r} or {self.metadata!r} unknown, use hbm or host"
             )
         if not 0 <= self.num_hbm_sums <= self.num_sums:
-            raise ValueError(
+            raise GraceError(
                 f"placement: {self.num_hbm_sums} sums in HBM, the table has {self.num_sums}"
             )
         if hot.dtype != np.int64 or hot.ndim != 1 or (np.diff(hot) <= 0).any():
-            raise ValueError("placement: hot_items must be rising int64 ids")
+            raise GraceError("placement: hot_items must be rising int64 ids")
         if hot.size and (self.originals == "hbm" or hot[0] < 0 or hot[-1] >= self.num_rows):
-            raise ValueError(
+            raise GraceError(
                 "placement: hot_items must be rows of a table whose originals are in host memory"
             )
         in_hbm = (self.num_rows if self.originals == "hbm" else hot.size) + self.num_hbm_sums
@@ -90,12 +91,12 @@ class Placement:
             (0 if self.originals == "hbm" else self.num_rows) + self.num_sums - self.num_hbm_sums
         )
         if (self.hbm.rows, self.host.rows) != (in_hbm, in_host):
-            raise ValueError(
+            raise GraceError(
                 f"placement: rows {(self.hbm.rows, self.host.rows)} by tier, expected {(in_hbm, in_host)}"
             )
         for rows, use in ((in_hbm, self.hbm), (in_host, self.host)):
             if use.bytes < rows * self.row_bytes or use.reads < 0:
-                raise ValueError(
+                raise GraceError(
                     f"placement: {use} does not hold {rows} rows of {self.row_bytes} bytes"
                 )
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding.errors import GraceError
 from grace_sharding.outlook import Outlook
 
 Ints = npt.NDArray[np.int64]
@@ -20,7 +21,7 @@ SUM_BLOCKS = 256  # sums are valued in at most so many blocks a table
 HOT_MAP_BYTES = 4  # the map item -> hot row is int32
 
 
-class DoesNotFit(ValueError):
+class DoesNotFit(GraceError):
     """Something fits in no memory.
 
     Attributes:
@@ -61,7 +62,7 @@ class TableReads:
         outlook_scale: Bags that the outlooks were learned on over the bags of these reads.
 
     Raises:
-        ValueError: reads are negative or not vectors, or bytes are out of range.
+        GraceError: reads are negative or not vectors, or bytes are out of range.
     """
 
     name: str
@@ -80,11 +81,11 @@ class TableReads:
         """Check shapes and signs once."""
         for what, reads in (("plain", self.plain_reads_N), ("sum", self.sum_reads_R)):
             if reads.ndim != 1 or reads.dtype.kind not in "iu" or (reads.size and reads.min() < 0):
-                raise ValueError(
+                raise GraceError(
                     f"table {self.name}: {what} reads must be a vector of integers >= 0"
                 )
         if self.row_bytes < 1 or self.metadata_bytes < 0 or not self.plain_reads_N.size:
-            raise ValueError(
+            raise GraceError(
                 f"table {self.name}: needs one row or more of one byte or more, and metadata_bytes >= 0"
             )
 

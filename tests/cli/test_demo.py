@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from grace_torchrec.cli.demo import demo
 from grace_torchrec.plans.plan import Plan
+from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 
@@ -57,6 +58,23 @@ def test_the_plan_that_was_applied_is_on_disk_and_loads(small, tmp_path):
     run("--trace", small, "--out", tmp_path / "out", "--json")
     plan = Plan.load(tmp_path / "out" / "plan")
     assert list(plan.tables) == [HISTORY, CANDIDATE]
+
+
+def test_it_ends_with_a_report_that_moves_rows(small, tmp_path):
+    out = tmp_path / "out"
+    printed = run("--trace", small, "--out", out, "--memory", "gh200", "--hbm-bytes", 200_000)
+    assert (
+        printed.stdout.splitlines()[-1] == f"report: {out / 'report.html'} (open it in a browser)"
+    )
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "t_history" in page
+    assert 'id="size"' in page  # HBM sizes: the bags of the saved profile were placed anew
+    document = json.loads(run("--trace", small, "--out", out, "--json").stdout)
+    assert document["report"] == str(out / "report.html")
+    assert (
+        Profile.load(document["profile"]).fingerprint()
+        == Plan.load(document["plan"]).profile_fingerprint
+    )
 
 
 def test_the_training_steps_are_in_the_event_file(small, tmp_path):

@@ -58,6 +58,13 @@ def run(command, *args, columns=80):
     return CliRunner().invoke(command, [str(arg) for arg in args], env={"COLUMNS": str(columns)})
 
 
+def test_the_head_says_what_the_plan_gains(folders):
+    told = json.loads(run(inspect, folders / "small", "--json").stdout)
+    assert 0 < told["time_s"] <= told["stock_s"]
+    ratio = f"{told['stock_s'] / told['time_s']:.2f} times the speed"
+    assert ratio in " ".join(run(inspect, folders / "small").stdout.split())
+
+
 def test_every_table_memory_verdict_and_reason_is_shown_in_80_columns(folders):
     result = run(inspect, folders / "small")
     assert result.exit_code == 0, result.output

@@ -63,6 +63,16 @@ def test_a_name_like_no_other_lists_none() -> None:
         grace_torchrec.qqqqqq  # noqa: B018
 
 
+def test_errors_are_one_family() -> None:
+    from grace_sharding.memory_tiers import MemoryModelError
+    from grace_sharding.table_reads import DoesNotFit
+
+    for error in (MemoryModelError, DoesNotFit):  # of the layer below
+        assert issubclass(error, grace_torchrec.GraceError)
+    with pytest.raises(grace_torchrec.GraceError, match="machine 'abacus': unknown"):
+        grace_torchrec.MemoryModel.named("abacus")
+
+
 def test_errors_are_value_errors() -> None:
     for name in ("PlanMismatch", "NoPlan", "StaleSums", "NotSupported"):
         assert issubclass(getattr(grace_torchrec, name), grace_torchrec.GraceError)

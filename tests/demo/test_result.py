@@ -10,7 +10,7 @@ def result(ratio, low, high):
     measured = Measured(
         "cpu", "fused", 128, 512, 10.0, 10.0 / ratio, ratio, (low, high), 1.0, (1, 1)
     )
-    return DemoResult("t", 10, 5, 20.0, (table,), (0.7, 0.6), 0.1, 0.2, measured, "a40", 1.5, "p", True)  # fmt: skip
+    return DemoResult("t", 10, 5, 20.0, (table,), (0.7, 0.6), 0.1, 0.2, measured, "a40", 1.5, "r", "p", True)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_spans_may_begin_and_end_inside_a_feature(features, long_batch, cut) -> 
     for begin, end in ((cut, num_bags), (0, cut)):
         bad, _ = lookup_span(
             begin, end, batch.ids, batch.offsets, cpu.EMPTY_F32, features.columns(False),
-            batch.stride, RAISE, out.ctypes.data, out.strides[0], ours,
+            batch.stride, RAISE, out.ctypes.data, out.strides[0], ours, features.rare(False),
         )  # fmt: skip
         assert bad == -1
         served = [place for place in range(num_bags) if begin <= place < end or end == cut]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grace_kernels._merge import MAX_EPOCH
 from grace_kernels._places import table_of_row_ids
 from grace_kernels._prefetch import QUEUE_SIZE
-from grace_kernels._rewrite import make_scratch, rewrite_chunk
+from grace_kernels._rewrite import make_scratch, rare_or_none, rewrite_chunk
 from grace_kernels._split_ids import GROUP
 from grace_kernels.cpu import BadId, rewrite_clusters, rewrite_counted
 from grace_kernels.packed_codes import pack_codes
@@ -167,14 +167,16 @@ def test_bags_after_the_last_epoch_meet_no_entry_of_those_before(offsets_of, spl
         packed = pack_codes(few.code.item_code_N)
         subsets = pack_subsets(few.code.next_E, few.code.stored_W)
     table = table_of_row_ids(24, packed, subsets)
-    scratch, queue = make_scratch(3, False, splits), np.zeros(QUEUE_SIZE, np.int64)
+    rare = rare_or_none(False, [table])
+    scratch, queue = make_scratch(3, False, splits, rare), np.zeros(QUEUE_SIZE, np.int64)
     no_bits, origin = np.zeros(0, np.int32), np.zeros(0, np.int64)
     want, epoch = None, MAX_EPOCH - 130
     for _ in range(5):
         rows, ends = np.zeros(ids.size + GROUP, np.int64), np.zeros(41, np.int64)
         epoch, asked, _, bad = rewrite_chunk(
-            ids, offsets, 0, 40, no_bits, table, RAISE, rows, origin, 0, ends, scratch, epoch, queue
-        )
+            ids, offsets, 0, 40, no_bits, table, RAISE, rows, origin, 0, ends, scratch, epoch,
+            queue, rare,
+        )  # fmt: skip
         assert (asked, bad) == (ids.size, -1)
         want = rows[: ends[-1]] if want is None else want
         np.testing.assert_array_equal(rows[: ends[-1]], want)

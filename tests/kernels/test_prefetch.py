@@ -75,7 +75,7 @@ def heard(table_of, offsets_of, monkeypatch):
     reads = np.zeros((4, 2), np.int64)
     _lookup.lookup_span.py_func(
         0, 32, ids, offsets, cpu.EMPTY_F32, features.columns(False), 8, RAISE, out.ctypes.data,
-        out.strides[0], reads,
+        out.strides[0], reads, features.rare(False),
     )  # fmt: skip
     assert [sum(len(rows) for f, rows, _ in summed if f == feature) for feature in range(4)] == (
         reads[:, 1].tolist()

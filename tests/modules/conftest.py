@@ -161,7 +161,8 @@ def table_plan() -> Callable[..., TablePlan]:
                 kept_bytes=extra.kept_bytes,
                 hbm_s=1.0,
                 host_s=1.0,
-                stock_s=1.0,
+                stock_hbm_s=1.0,
+                stock_host_s=0.0,
             ),
         )
 

@@ -156,7 +156,8 @@ def test_a_write_in_place_makes_the_sums_stale(swapped, stock, batch, write, gua
     with guard():
         write(stock.embedding_bags["t_page"].weight)
     with pytest.raises(StaleSums, match=r"'t_page': .*written to; call .*rebuild_sums_\(model\)"):
-        swapped(batch)
+        swapped(batch)  # the ops, for somebody might ask for gradients
+    assert is_stale(swapped, batch)
     heals(swapped, stock, batch)
 
 
@@ -272,9 +273,9 @@ def test_every_stored_row_is_compared_once_in_a_round(stock, swap_of, batch) -> 
 
 
 def test_a_call_compares_a_few_rows_whatever_the_table_holds() -> None:
-    rows = [freshness.rows_a_call(num_rows) for num_rows in (1, 4, 10**5, 10**7, 10**9)]
+    rows = [freshness.rows_a_sample(num_rows) for num_rows in (1, 4, 10**5, 10**7, 10**9)]
     assert rows == sorted(rows)
-    assert (rows[0], rows[-1]) == (freshness.LEAST_ROWS_A_CALL, freshness.MOST_ROWS_A_CALL)
+    assert (rows[0], rows[-1]) == (freshness.LEAST_ROWS, freshness.MOST_ROWS)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])

@@ -77,6 +77,15 @@ def test_other_data_of_a_parameter_is_read_or_refused(assert_same, swap_three, t
 
 
 @pytest.mark.parametrize("table", [0, 2])
+def test_fewer_rows_in_the_same_place_are_noticed(assert_same, swap_three, table) -> None:
+    module, make = swap_three(), made()
+    answered = assert_same(module, make)
+    weight = module.weight(table)
+    weight.data = weight.data[:2]  # neither address nor version changes
+    assert assert_same(module, make)[0] is not answered[0]
+
+
+@pytest.mark.parametrize("table", [0, 2])
 def test_another_parameter_or_module_in_place_of_a_table_is_noticed(
     assert_same, swap_three, table
 ) -> None:

@@ -11,7 +11,7 @@ from grace_torchrec.plans.diff import diff_plans, set_hashes
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.stock_plan import summarise_stock
-from grace_torchrec.plans.summary import summarise
+from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.profile import Profile, TableProfile
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
+from grace_torchrec.plans.held import Extra
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
-from grace_torchrec.plans.versions import SCHEMA
+from grace_torchrec.plans.versions import SCHEMA, prediction_of_today
 from grace_torchrec.traces.profile import Profile, TableProfile
 
 KEY = "sparse.ebc.t_item"
@@ -102,6 +104,9 @@ def test_a_plan_of_version_1_is_read_with_what_it_decided(tmp_path):
     assert item.sums_for_95pct is None
     assert user.placement.hot_items.size == 40
     assert item.predicted.kept_bytes > user.predicted.kept_bytes > new.predicted.kept_bytes == 0
+    for table, told in zip((item, user), written["tables"], strict=False):
+        assert table.predicted.stock_hbm_s == 0  # 30 kB of HBM hold no table
+        assert table.predicted.stock_host_s == told["predicted"]["stock_s"]
     plan.save(tmp_path / "plan")  # as today's
     assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == SCHEMA
     assert_equal(Plan.load(tmp_path / "plan"), plan)
@@ -115,6 +120,30 @@ def test_a_plan_of_version_2_was_made_for_one_device(tmp_path):
     document = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert (document["schema"], document["sharding"]) == (SCHEMA, None)
     assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+@pytest.mark.parametrize(
+    ("hbm_share", "hbm_s", "host_s"),
+    [(1.0, 100 * 64 / 4e9, 0.0), (0.0, 0.0, 100 * 64 / 1e9), (0.4, 40 * 64 / 4e9, 60 * 64 / 1e9)],
+)
+def test_versions_1_and_2_told_the_stock_time_by_its_slower_memory(hbm_share, hbm_s, host_s):
+    """One number was written; rows, rates and ids say in which memory it was spent."""
+    memory = MemoryModel("m", (Tier("hbm", 10**6, 4e9), Tier("host", 10**9, 1e9)))
+    document = {"ids": 100, "extra_bytes": 0, "kept_bytes": 0, "stock_s": max(hbm_s, host_s)}
+    nothing = Extra(0, 0, 0, 0)
+    found = prediction_of_today(document, nothing, 64, memory, 2)
+    assert found == pytest.approx(
+        {
+            "ids": 100,
+            "extra_bytes": 0,
+            "kept_bytes": 0,
+            "stock_hbm_s": hbm_s,
+            "stock_host_s": host_s,
+        }
+    )
+    alone = MemoryModel("m", (Tier("host", 10**9, 1e9),))
+    found = prediction_of_today(document, nothing, 64, alone, 2)
+    assert (found["stock_hbm_s"], found["stock_host_s"]) == (0.0, max(hbm_s, host_s))
 
 
 def test_damage_to_a_plan_of_version_1_is_seen(tmp_path):

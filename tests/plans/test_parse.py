@@ -114,7 +114,16 @@ NONSENSE = [
     {"x": 1},
 ]
 FREE_TEXT = {"module", "name", "reason", "lookup_reason", "machine", "profile_fingerprint"}
-FREE_NUMBER = {"hbm_s", "host_s", "stock_s", "budget", "min_gain", "bytes_per_s", "reads"}
+FREE_NUMBER = {
+    "hbm_s",
+    "host_s",
+    "stock_hbm_s",
+    "stock_host_s",
+    "budget",
+    "min_gain",
+    "bytes_per_s",
+    "reads",
+}
 
 
 def may_be_good(path, value):

@@ -18,7 +18,8 @@ GOOD = Prediction(
     kept_bytes=30,
     hbm_s=1e-6,
     host_s=2e-6,
-    stock_s=5e-6,
+    stock_hbm_s=5e-6,
+    stock_host_s=1e-6,
 )
 
 
@@ -69,7 +70,7 @@ def test_what_is_not_served_yet_is_said_to_be_so(change):
 def test_a_time_is_that_of_the_slower_memory():
     assert GOOD.time_s == 2e-6
     assert GOOD.time_ratio == pytest.approx(2.5)
-    assert replace(GOOD, hbm_s=0.0, host_s=0.0, stock_s=0.0).time_ratio == 1.0
+    assert replace(GOOD, hbm_s=0.0, host_s=0.0, stock_hbm_s=0.0, stock_host_s=0.0).time_ratio == 1.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_a_time_is_that_of_the_slower_memory():
         {"kept_bytes": -1},
         {"hbm_s": -1.0},
         {"host_s": float("inf")},
-        {"stock_s": "1"},
+        {"stock_host_s": "1"},
     ],
 )
 def test_a_prediction_that_contradicts_itself_is_refused(change):

@@ -3,7 +3,8 @@
 import pytest
 
 from grace_torchrec.plans.plan import Plan
-from grace_torchrec.plans.summary import slack_s, summarise
+from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.plans.summary import slack_s
 
 
 def test_every_number_of_a_table_is_that_of_the_plan(small_plan):
@@ -16,6 +17,10 @@ def test_every_number_of_a_table_is_that_of_the_plan(small_plan):
         assert (hbm.time_s, host.time_s) == (table.predicted.hbm_s, table.predicted.host_s)
         assert told.extra_rows == table.predicted.extra_rows
         assert told.time_s == table.predicted.time_s
+        assert (hbm.stock_s, host.stock_s) == (
+            table.predicted.stock_hbm_s,
+            table.predicted.stock_host_s,
+        )
 
 
 def test_memories_hold_what_all_tables_hold_and_the_slower_one_waits_for_none(small_plan):

@@ -130,7 +130,7 @@ def table_plan(
     predicted = Prediction(
         ids=1, rows_read=1, cut=0.0, extra_rows=extra.rows, extra_bytes=extra.bytes,
         metadata_bytes=extra.metadata_bytes, kept_bytes=extra.kept_bytes,
-        hbm_s=1.0, host_s=1.0, stock_s=1.0,
+        hbm_s=1.0, host_s=1.0, stock_hbm_s=1.0, stock_host_s=0.0,
     )  # fmt: skip
     return TablePlan(
         spec=spec,

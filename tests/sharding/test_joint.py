@@ -42,8 +42,11 @@ def table(reads, sums, replaced, row=1):
     return variants
 
 
-def exact_time(tables, memory):
-    """The least time of any variants and any rungs in HBM: a mixed integer program."""
+def exact(tables, memory, relaxed=False):
+    """The least time of any variants and any rungs in HBM: a mixed integer program.
+
+    Returns that time and how long each memory is busy; relaxed, parts of variants may be picked.
+    """
     flat = [(t, v) for t, own in enumerate(tables) for v in own]
     rungs = [(number, k) for number, (_, v) in enumerate(flat) for k in range(v.bytes_K.size)]
     num = 1 + len(flat) + len(rungs)  # the time, who is picked, which rungs are in HBM
@@ -75,27 +78,48 @@ def exact_time(tables, memory):
     ]  # fmt: skip
     low, high = [*low, -np.inf, -np.inf, 0], [*high, 0, 0, memory.hbm.num_bytes]
     bounds = Bounds(np.zeros(num), np.concatenate([[np.inf], np.ones(num - 1)]))
-    whole = np.concatenate([[0], np.ones(num - 1)])
+    whole = np.concatenate([[0], np.full(num - 1, not relaxed)])
     solved = milp(first, constraints=LinearConstraint(np.array(rows), low, high),
                   integrality=whole, bounds=bounds)  # fmt: skip
     assert solved.success
-    return solved.fun
+    hbm_s, host_s = hbm @ solved.x, host @ solved.x
+    return solved.fun, hbm_s / memory.hbm.bytes_per_s, host_s / memory.host.bytes_per_s
+
+
+def some_tables(seed, how_many=3):
+    """Tables of 25 rows with ten sums, reads after a power law."""
+    rng = np.random.default_rng(seed)
+    tables = []
+    for _ in range(how_many):
+        reads = np.floor(100 / np.arange(1, 26) ** rng.uniform(0.3, 1.2)).astype(int) + 1
+        saved = rng.uniform(0.1, 0.6)
+        sums = np.full(10, saved * reads.sum() / 2 / 10)
+        tables.append(table(reads, sums, saved))
+    return tables
 
 
 @pytest.mark.parametrize("beta", [0.013, 0.1, 0.294, 1.0])
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_within_two_percent_of_the_exact_optimum(beta, share, seed):
-    rng = np.random.default_rng(seed)
-    tables = []
-    for _ in range(3):
-        reads = np.floor(100 / np.arange(1, 26) ** rng.uniform(0.3, 1.2)).astype(int) + 1
-        saved = rng.uniform(0.1, 0.6)
-        sums = np.full(10, saved * reads.sum() / 2 / 10)
-        tables.append(table(reads, sums, saved))
-    memory = machine(int(share * 75) + 3, beta)
+    tables, memory = some_tables(seed), machine(int(share * 75) + 3, beta)
     found = decide(tables, memory, resample=False)
-    assert found.time_s <= 1.02 * exact_time(tables, memory)
+    assert found.time_s <= 1.02 * exact(tables, memory)[0]
+
+
+@pytest.mark.parametrize("beta", [0.036, 0.1, 0.294, 1.0])
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_memories_are_balanced_where_the_continuous_relaxation_is(beta, share, seed):
+    tables, memory = some_tables(seed, 6), machine(int(share * 150) + 6, beta)
+    _, hbm_s, host_s = exact(tables, memory, relaxed=True)
+    found = decide(tables, memory)
+    slower = max(found.hbm_read_T.sum(), found.host_read_T.sum() / beta)
+    imbalance = 1 - min(found.hbm_read_T.sum(), found.host_read_T.sum() / beta) / slower
+    if abs(hbm_s - host_s) <= 1e-6 * max(hbm_s, host_s):
+        assert imbalance <= 0.1
+    else:  # HBM is too small: host memory is the slower one whatever is picked
+        assert host_s > hbm_s
 
 
 reads_lists = st.lists(st.integers(0, 60), min_size=2, max_size=20)

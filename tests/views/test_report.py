@@ -12,7 +12,7 @@ from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.curve import CurvePoint
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
-from grace_torchrec.plans.summary import summarise
+from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.profile import Profile, TableProfile

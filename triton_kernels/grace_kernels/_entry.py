@@ -46,33 +46,33 @@ def _misfit(offsets: Any, num_ids: Any, lengths_at: Any, length_bytes: Any) -> A
 
 @jit
 def _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at, out_stride,
-           reads):  # fmt: skip
+           reads, rare):  # fmt: skip
     """Check unweighted bags and look them up with one thread."""
     if _misfit(offsets, ids.size, lengths_at, length_bytes):
         return False
     bad, _ = lookup_span(
         0, features.shape[0] * stride, ids, offsets, np.zeros(0, np.float32), features, stride, policy,
-        out_at, out_stride, reads,
+        out_at, out_stride, reads, rare,
     )  # fmt: skip
     return bad < 0
 
 
 @jit
 def _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride, policy,
-                  out_at, out_stride, reads):  # fmt: skip
+                  out_at, out_stride, reads, rare):  # fmt: skip
     """Check unweighted bags and look them up with several threads."""
     if _misfit(offsets, ids.size, lengths_at, length_bytes):
         return False
     bad, _ = lookup_parallel(
         num_threads, ids, offsets, np.zeros(0, np.float32), features, stride, policy, out_at,
-        out_stride, reads,
+        out_stride, reads, rare,
     )  # fmt: skip
     return bad < 0
 
 
 @jit
 def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
-              features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+              features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Check bags of int64 ids and look them up.
 
     Args:
@@ -89,6 +89,7 @@ def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
         out_at: Address of the output.
         out_stride: Bytes between the outputs of two bags.
         reads: int64 ``[F, 2]``, ids asked for and rows read are added.
+        rare: RARE of _rewrite.py, or None where no table has a wide code or one of subsets.
 
     Returns:
         Whether all went well; otherwise what was written does not count.
@@ -96,37 +97,37 @@ def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
     ids = carray(_pointer(ids_at, 0), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
     return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
-                  out_stride, reads)  # fmt: skip
+                  out_stride, reads, rare)  # fmt: skip
 
 
 @jit
 def serve_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
-              features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+              features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids."""
     ids = carray(_pointer(ids_at, 1), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
     return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
-                  out_stride, reads)  # fmt: skip
+                  out_stride, reads, rare)  # fmt: skip
 
 
 @jit
 def serve_shared_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
-                     length_bytes, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+                     length_bytes, features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does with several threads."""
     ids = carray(_pointer(ids_at, 0), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
     return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
-                         policy, out_at, out_stride, reads)  # fmt: skip
+                         policy, out_at, out_stride, reads, rare)  # fmt: skip
 
 
 @jit
 def serve_shared_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
-                     length_bytes, features, stride, policy, out_at, out_stride, reads):  # fmt: skip
+                     length_bytes, features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids with several threads."""
     ids = carray(_pointer(ids_at, 1), num_ids)
     offsets = carray(_pointer(offsets_at, 0), num_offsets)
     return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
-                         policy, out_at, out_stride, reads)  # fmt: skip
+                         policy, out_at, out_stride, reads, rare)  # fmt: skip
 
 
 @jit

@@ -34,7 +34,12 @@ def jit(function: Any = None, *, parallel: bool = False, inline: bool = False) -
         parallel: Let ``prange`` use several threads.
         inline: Let LLVM copy it into its callers, however large it is: for what runs once an id.
     """
-    options: dict[str, Any] = {"nogil": True, "parallel": parallel, "forceinline": inline}
+    options: dict[str, Any] = {
+        "nogil": True,
+        "parallel": parallel,
+        "forceinline": inline,
+        "no_cfunc_wrapper": True,  # for C callers; compile_for_address makes what they may call
+    }
     if function is None:
         return lambda given: _compile(given, options)
     return _compile(function, options)

@@ -85,7 +85,7 @@ def sum_chunk(features: Any, feature: Any, first: int, last: int, given: Any, ro
 
 @jit
 def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out_at, out_stride,
-                reads):  # fmt: skip
+                reads, rare):  # fmt: skip
     """Serve the bags ``begin .. end - 1``, counted through all features.
 
     Args:
@@ -100,6 +100,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
         out_at: Address of the output.
         out_stride: Bytes between the outputs of two bags.
         reads: int64 ``[F, 2]``, ids asked for and rows read are added.
+        rare: RARE of _rewrite.py, or None where no bag has weights and no code is wide or of subsets.
 
     Returns:
         (-1 or the position of a bad id, its feature).
@@ -111,7 +112,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
     origin = np.empty(room if weights.size > 0 else 0, np.int64)
     row_weights = np.empty((2, origin.size), np.float32)
     ends = np.zeros((2, CHUNK_IDS + 2), np.int64)
-    scratch = make_scratch(longest, generic, splits)
+    scratch = make_scratch(longest, generic, splits, rare)
     queue = np.zeros(QUEUE_SIZE, np.int64)
     # int64 from the start: a literal would make numba compile everything it reaches twice
     epoch, clustered, turn = np.int64(0), np.int64(0), np.int64(0)
@@ -126,7 +127,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
             last = end_of_chunk(given, first, high)
             epoch, asked, clustered, bad = rewrite_chunk(
                 ids, given, first, last, weight_bits, table, policy, rows[turn], origin, np.int64(0),
-                ends[turn], scratch, epoch, queue,
+                ends[turn], scratch, epoch, queue, rare,
             )  # fmt: skip
             if bad >= 0:
                 return bad, feature
@@ -216,7 +217,7 @@ def span_start(thread: Any, num_threads: Any, offsets: Any, features: Any, strid
 
 @jit(parallel=True)
 def lookup_parallel(num_threads, ids, offsets, weights, features, stride, policy, out_at,
-                    out_stride, reads):  # fmt: skip
+                    out_stride, reads, rare):  # fmt: skip
     """Divide all bags over the threads; returns as ``lookup_span``."""
     counts = np.zeros((num_threads, reads.shape[0], 2), np.int64)
     bads = np.full(num_threads, -1, np.int64)
@@ -229,7 +230,7 @@ def lookup_parallel(num_threads, ids, offsets, weights, features, stride, policy
             end = span_start(thread + 1, num_threads, offsets, features, stride)
         bads[thread], whose[thread] = lookup_span(
             begin, end, ids, offsets, weights, features, stride, policy, out_at, out_stride,
-            counts[thread],
+            counts[thread], rare,
         )  # fmt: skip
     reads += counts.sum(axis=0)
     for thread in range(num_threads):

@@ -16,7 +16,7 @@ from grace_kernels import plain_path, threads
 from grace_kernels._lookup import first_misfit, lookup_parallel, lookup_span
 from grace_kernels._places import table_of_row_ids
 from grace_kernels._pool_rows import pool_parallel, pool_span
-from grace_kernels._rewrite import rewrite_all
+from grace_kernels._rewrite import rare_or_none, rewrite_all
 from grace_kernels._split_ids import GROUP
 from grace_kernels.bad_rows import BadId, BadRow
 from grace_kernels.packed_codes import Codes, Ids, PackedCodes, pack_codes
@@ -113,7 +113,8 @@ def rewrite_counted(
     rows = np.empty(num_ids + GROUP, np.int64)
     origin = np.empty(num_ids + GROUP if weighted else 0, np.int64)
     table = table_of_row_ids(num_rows, packed, subsets)
-    offsets, asked, bad = rewrite_all(ids_L, offsets_B1, bits, table, policy, rows, origin)
+    rare = rare_or_none(weighted, [table])
+    offsets, asked, bad = rewrite_all(ids_L, offsets_B1, bits, table, policy, rows, origin, rare)
     if bad >= 0:
         raise BadId(int(bad), int(ids_L[bad]), offsets_B1, num_rows)
     end = int(offsets[-1])
@@ -162,7 +163,7 @@ def look_up_features(
         args = (
             ids_L, offsets, EMPTY_F32 if weights_L is None else weights_L,
             features.columns(weights_L is not None), stride, policy, out_BD.ctypes.data,
-            out_BD.strides[0], reads,
+            out_BD.strides[0], reads, features.rare(weights_L is not None),
         )  # fmt: skip
         if _is_shared(features, offsets, stride, num_threads):
             with threads.one_at_a_time():
@@ -291,7 +292,8 @@ def warm_up(
     one = FeatureRows([table], [0], [False])
     ids, offsets, out = EMPTY_I64, np.zeros(2, np.int64), np.empty((1, 1), np.float32)
     args = (ids, offsets, EMPTY_F32, one.columns(False), 1, RAISE, out.ctypes.data, 4)
-    lookup_span(0, 1, *args, np.zeros((1, 2), np.int64))
+    rare = rare_or_none(weighted, [t.columns for rows in features for t in rows.tables])
+    lookup_span(0, 1, *args, np.zeros((1, 2), np.int64), rare)
     one.warm_up(num_threads, ahead)
     for rows in features:
         if ahead:

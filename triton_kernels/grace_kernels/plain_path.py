@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 
 from grace_kernels._llvm import target_has
 from grace_kernels._places import table_of_row_ids
-from grace_kernels._rewrite import rewrite_all
+from grace_kernels._rewrite import rare_or_none, rewrite_all
 from grace_kernels._split_ids import GROUP
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def look_up(
         origin = np.empty(0 if weights_L is None else num_ids + GROUP, np.int64)
         bits = NO_WEIGHTS if weights_L is None else weights_L.view(np.int32)
         places = table_of_row_ids(table.rows_ND.shape[0], table.packed, table.subsets)
-        ends, asked, bad = rewrite_all(ids_L, given, bits, places, policy, rows, origin)
+        rare = rare_or_none(weights_L is not None, [places])
+        ends, asked, bad = rewrite_all(ids_L, given, bits, places, policy, rows, origin, rare)
         if bad >= 0:
             return int(bad), feature
         rows = rows[: ends[-1]]

@@ -33,6 +33,7 @@ from grace_kernels._lookup import (
     TABLE_COLUMNS,
 )
 from grace_kernels._places import NO_SUBSETS
+from grace_kernels._rewrite import RARE, rare_or_none
 from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
 from grace_kernels.packed_codes import Codes, PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
@@ -151,11 +152,16 @@ class FeatureRows:
             row[POSITION], row[IS_MEAN], row[OUT_BYTES] = position, is_mean, out_bytes
             out_bytes += 4 * table.dim
         self._row_bytes = int(self._plain[:, ROW_BYTES].max(initial=0))
+        self._rare = rare_or_none(False, [table.columns for table in self.tables])
         self._by_use: dict[tuple[bool, bool], npt.NDArray[np.int64]] = {}
 
     def columns(self, weighted: bool) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, NUM_COLUMNS]`` for a lookup of raw ids."""
         return self._columns(weighted, False)
+
+    def rare(self, weighted: bool) -> int | None:
+        """Return what _rewrite.py must know beside merging clusters: RARE, or None for nothing."""
+        return RARE if weighted else self._rare
 
     def pooling_columns(self, weighted: bool) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, NUM_COLUMNS]`` for rewritten bags."""
@@ -202,6 +208,7 @@ class FeatureRows:
             served = SERVE[share, id_bytes](
                 num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at, length_bytes,
                 self.columns(False), stride, policy, out_at, 4 * self.width, reads,
+                self._rare,
             )  # fmt: skip
         return reads if served else None
 
@@ -259,7 +266,7 @@ class FeatureRows:
             with threads.one_at_a_time():
                 SERVE[share, 8](
                     count, at, 0, at, size + 1, 0, 8, self.columns(False), 1, RAISE, out_at,
-                    4 * self.width, reads,
+                    4 * self.width, reads, self._rare,
                 )  # fmt: skip
                 if rewritten:
                     POOL[share](

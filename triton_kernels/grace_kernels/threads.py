@@ -16,6 +16,7 @@ LEAST_BYTES_TO_SHARE = 1 << 18
 
 _forked: list[bool] = []  # not empty in a child process
 _parallel_lock = threading.Lock()
+_safe: list[contextlib.AbstractContextManager[None]] = []  # filled once numba's threads are known
 # GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
 os.register_at_fork(after_in_child=lambda: _forked.append(True))
 
@@ -44,8 +45,11 @@ def one_at_a_time() -> contextlib.AbstractContextManager[Any]:
     Without OpenMP or TBB numba falls back to a pool that ends the process when two threads of
     the caller use it at once.
     """
-    try:
-        safe = threading_layer() != "workqueue"  # type: ignore[no-untyped-call]
-    except ValueError:  # not started yet: the first parallel call decides, alone
-        safe = False
-    return contextlib.nullcontext() if safe else _parallel_lock
+    if not _safe:
+        try:
+            if threading_layer() == "workqueue":  # type: ignore[no-untyped-call]
+                return _parallel_lock
+        except ValueError:  # not started yet: the first parallel call decides, alone
+            return _parallel_lock
+        _safe.append(contextlib.nullcontext())
+    return _safe[0]

@@ -1,0 +1,73 @@
+"""``grace-torchrec plan``: what to store beside the tables of a model, and where, as a plan folder."""
+
+import json
+from pathlib import Path
+
+import click
+
+from grace_sharding.memory_files import memory_named
+from grace_torchrec import api
+from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.traces.profile import Profile
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--profile",
+    "profile_folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Profile folder of its bags; tables it lacks are left stock.",
+)
+@click.option(
+    "--memory", required=True, help="Machine that will serve: a name, or a file of calibrate."
+)
+@click.option("--hbm-bytes", type=int, help="HBM for rows; default: what the machine has.")
+@click.option(
+    "--budget",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Most sums, as a multiple of the rows.",
+)
+@click.option(
+    "--rewriting",
+    type=click.Choice(["in_line", "ahead"]),
+    default="in_line",
+    show_default=True,
+    help="How bags arrive: plain, or rewritten by the loader.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("plan"),
+    show_default=True,
+    help="Plan folder to write.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    model: str,
+    profile_folder: Path,
+    memory: str,
+    hbm_bytes: int | None,
+    budget: float,
+    rewriting: str,
+    out: Path,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Plan MODEL (dlrm, wide_deep, din, bst, or package.module:function) for a machine."""
+    machine = memory_named(memory, hbm_bytes)
+    options = PlanOptions(budget=budget, rewriting=rewriting)  # type: ignore[arg-type]
+    profile = Profile.load(profile_folder)
+    with progress_to_stderr() as progress:
+        made = api.plan(load_model(model).model, profile, machine, options, progress=progress)
+    made.save(out)
+    if as_json:
+        click.echo(json.dumps(summarise(made, str(out)).document()))
+    else:
+        click.echo(f"{made!r}\nsaved as {out}; grace-torchrec inspect {out} shows it")
