@@ -41,6 +41,15 @@ def test_a_dlrm_is_served_by_three_more_lines_and_scores_the_same(tmp_path):
     assert run("dlrm_main_served.py", tmp_path) == printed
 
 
+def test_shard_a_dlrm_answers_as_the_unsharded_model(tmp_path):
+    printed = run("shard_a_dlrm.py", tmp_path)
+    assert "equal to the unsharded model within 1e-6 on both ranks: True" in printed
+    document = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8")
+    for line in printed.splitlines():
+        assert f"    {line}" in document
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_examples_stay_short():
     for example in (ROOT / "examples").glob("*.py"):
         assert len(example.read_text(encoding="utf-8").splitlines()) < 80, example.name
