@@ -14,8 +14,8 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.rewriter import PART_SUFFIX
-from grace_torchrec.modules.stored_tables import stored_name
 from grace_torchrec.plans.held import stored_sets
+from grace_torchrec.plans.inner_tables import stored_name
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.serve.row_types import DATA_TYPES, sum_type
 
