@@ -53,6 +53,26 @@ class Columns:
         quoted &= self.text_W[ends - 1] == ord('"')
         return starts + quoted, ends - quoted
 
+    def unclosed(self, num_columns: int) -> npt.NDArray[np.bool_]:
+        """Tell lines ``[P]`` where a quote opens one of the first columns and does not close it.
+
+        A separator inside of quotes cuts a column, so what stands behind it is in a wrong column.
+        Quotes inside of quotes are doubled.
+        """
+        unclosed_P = np.zeros(self.line_P.size, np.bool_)
+        quotes = np.flatnonzero(self.text_W == ord('"'))
+        if not quotes.size:
+            return unclosed_P
+        first_P, begins, stops = self.cuts
+        for number in range(num_columns):
+            at = first_P + number
+            starts, ends = trimmed(self.text_W, begins[at], stops[at])
+            opened = (starts < ends) & (self.text_W[starts] == ord('"'))
+            count = np.searchsorted(quotes, ends) - np.searchsorted(quotes, starts)
+            closed = (self.text_W[ends - 1] == ord('"')) & (count % 2 == 0)
+            unclosed_P |= opened & ~closed
+        return unclosed_P
+
     def take(self, good_P: npt.NDArray[np.bool_]) -> "Columns":
         """Return some of the lines."""
         first_P, begins, stops = self.cuts

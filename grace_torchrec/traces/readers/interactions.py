@@ -40,7 +40,7 @@ def read_interactions(
     10**8 or more. Items keep their numbers; users may be any text (told apart by 64 bits).
     With a time the ids of a bag stand in its order (equal times in the order of the file) and
     ``time_B`` is the latest of the bag; without one the order of the file stays. Ratings and
-    other columns are not read.
+    other columns are not read. A column may stand in quotes, but no separator inside of them.
 
     Args:
         path: Text file, plain or gzip.
@@ -49,7 +49,8 @@ def read_interactions(
 
     Raises:
         GraceError: the file cannot be read or is empty, its columns cannot be told, or
-            ``FILE:LINE:`` of a line with too few columns, or an item or time that is no number.
+            ``FILE:LINE:`` of a line with too few columns, a column whose quotes are not closed, or an item or time
+            that is no number.
     """
     return concatenate(stream_interactions(path, columns=columns))
 
@@ -131,13 +132,19 @@ def _blocks(
 def _with_columns(
     path: str | os.PathLike[str], block: Columns, layout: Layout, bad_lines: BadLines | None
 ) -> Columns:
-    """Return the lines with enough columns."""
+    """Return the lines with enough columns, none of them cut inside of quotes."""
     short_P = block.count_P < layout.least_columns
     for line in np.flatnonzero(short_P).tolist():
         count = int(block.count_P[line])
         what = f"{count} columns, at least {layout.least_columns} expected"
         _refuse(path, block, line, what, FORM, bad_lines)
-    return block.take(~short_P) if short_P.any() else block
+    block = block.take(~short_P) if short_P.any() else block
+    unclosed_P = block.unclosed(layout.least_columns)
+    for line in np.flatnonzero(unclosed_P).tolist():
+        what = "a quote opens a column and does not close it"
+        todo = "separators inside of quotes are not read: use another separator in the file"
+        _refuse(path, block, line, what, todo, bad_lines)
+    return block.take(~unclosed_P) if unclosed_P.any() else block
 
 
 def _refuse(

@@ -248,3 +248,24 @@ def test_a_real_trace_written_as_a_shuffled_log_reads_back(trace_path, file):
     again = read_interactions(file)
     by_time = np.argsort(again.time_B)  # times rise with the bags of the source
     assert bags_of(again.take(by_time)) == [b for b in bags_of(trace) if b]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['a,"Milk, 2L",9', 'a,"Milk ""x"", 2L",9', 'a,"2"", wide",9', 'a,",",9', '"Doe, Jane",b,9'],
+)
+def test_a_separator_inside_of_quotes_is_refused_and_merges_no_items(file, line):
+    file.write_text(f'user,item,time\na,"Milk",7\n{line}\nb,"Bread",8\n')
+    with pytest.raises(GraceError, match=r"log\.txt:3: a quote opens a column and does not"):
+        list(stream(file, names=ItemNames()))
+    names, bad = ItemNames(), BadLines()
+    (trace,) = stream(file, names=names, bad_lines=bad)
+    assert (bags_of(trace), names.names, bad.count) == ([[0], [1]], ["Milk", "Bread"], 1)
+
+
+def test_quotes_that_close_and_columns_that_are_not_read_are_no_bad_lines(file):
+    file.write_text('user,item,title\na,"x ""y""","Milk, 1L"\nb,5" disc,"a,\nc,"","z"\n')
+    names, bad = ItemNames(), BadLines()
+    list(stream(file, names=names, bad_lines=bad))
+    assert names.names == ['x ""y""', '5" disc']
+    assert (bad.count, "the item is empty" in bad.first) == (1, True)
