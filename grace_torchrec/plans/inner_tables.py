@@ -91,16 +91,26 @@ def check_sharding(sharding: Sharding, tables: Iterable["TablePlan"]) -> None:
 
 
 def _is_whole(table: TableShards, shape: tuple[int, int], world_size: int) -> bool:
-    """Tell whether the shards of a table are inside it and as large as it together."""
+    """Tell whether the shards of a table cover it, each value once; data-parallel, on every rank."""
     rows, columns = shape
-    inside = all(
-        shard.first_row + shard.rows <= rows and shard.first_column + shard.columns <= columns
-        for shard in table.shards
+    if table.sharding_type == "data_parallel":
+        whole = all((s.first_row, s.first_column, s.rows, s.columns) == (0, 0, rows, columns)
+                    for s in table.shards)  # fmt: skip
+        return whole and sorted(s.rank for s in table.shards) == list(range(world_size))
+    rows_by_columns: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for shard in table.shards:
+        held = rows_by_columns.setdefault((shard.first_column, shard.columns), [])
+        held.append((shard.first_row, shard.rows))
+    return _covers(rows_by_columns, columns) and all(
+        _covers(held, rows) for held in rows_by_columns.values()
     )
-    cells = sum(shard.rows * shard.columns for shard in table.shards)
-    if table.sharding_type == "data_parallel":  # every rank has all of it
-        ranks = {shard.rank for shard in table.shards}
-        return inside and len(ranks) == len(table.shards) and cells == len(ranks) * rows * columns
-    starts = {(shard.first_row, shard.first_column) for shard in table.shards if shard.rows}
-    filled = sum(1 for shard in table.shards if shard.rows)
-    return inside and len(starts) == filled and cells == rows * columns
+
+
+def _covers(spans: Iterable[tuple[int, int]], size: int) -> bool:
+    """Tell whether spans (first, length) cover ``size`` places, each once and none beside them."""
+    end = 0
+    for first, length in sorted(spans):
+        if first != end:
+            return False
+        end += length
+    return end == size

@@ -164,6 +164,51 @@ def test_shards_of_another_plan_are_refused(sharded_plan) -> None:
             replace(sharded_plan, sharding=replace(sharding, tables=(table, *sharding.tables[1:])))
 
 
+def with_shards(plan, kind, parts):
+    """Return the plan with table t_item (400 x 64) held in these parts of rows and columns."""
+    sharding = plan.sharding
+    place = next(k for k, table in enumerate(sharding.tables) if table.table == "t_item")
+    first = sharding.tables[place].shards[0]
+    names = ("first_row", "first_column", "rows", "columns")
+    shards = tuple(
+        replace(first, rank=rank % 2, **dict(zip(names, part, strict=True)))
+        for rank, part in enumerate(parts)
+    )
+    table = replace(sharding.tables[place], sharding_type=kind, shards=shards)
+    tables = (*sharding.tables[:place], table, *sharding.tables[place + 1 :])
+    return replace(plan, sharding=replace(sharding, tables=tables))
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("row_wise", [(0, 0, 200, 64), (199, 0, 200, 64)]),
+        ("row_wise", [(0, 0, 199, 64), (200, 0, 201, 64), (399, 0, 0, 64)]),
+        ("column_wise", [(0, 0, 400, 32), (0, 31, 400, 32)]),
+        ("grid_shard", [(0, 0, 200, 64), (200, 0, 200, 32), (200, 31, 200, 32)]),
+        ("data_parallel", [(0, 0, 400, 64)]),
+    ],
+)
+def test_shards_that_overlap_or_leave_a_gap_are_refused(sharded_plan, kind, parts) -> None:
+    with pytest.raises(GraceError, match=r"'t_item': its shards are not the 400 x 64"):
+        with_shards(sharded_plan, kind, parts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("row_wise", [(0, 0, 400, 64), (400, 0, 0, 64)]),
+        ("column_wise", [(0, 32, 400, 32), (0, 0, 400, 32)]),
+        ("grid_shard", [(0, 0, 150, 32), (150, 0, 250, 32), (0, 32, 400, 32)]),
+        ("data_parallel", [(0, 0, 400, 64), (0, 0, 400, 64)]),
+    ],
+)
+def test_shards_in_any_order_that_hold_each_value_once_are_a_table(
+    sharded_plan, kind, parts
+) -> None:
+    with_shards(sharded_plan, kind, parts)
+
+
 def profile_of(grouped, *names):
     return Profile({name: TableProfile(grouped(), (name.removeprefix("t_"),)) for name in names})
 
