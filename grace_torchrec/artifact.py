@@ -1,4 +1,4 @@
-"""Folders on disk: one JSON document and one safetensors file, written whole or not at all.
+"""Folders and files on disk, written whole or not at all: one JSON document, one safetensors file.
 
 Flow: profiles and plans are saved and loaded through these two functions.
 A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
@@ -79,6 +79,23 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         raise GraceError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
+
+
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write one file; what is there is replaced once the new content is on disk.
+
+    Raises:
+        OSError: it cannot be written; what is there is as it was.
+    """
+    target = Path(path)
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        aside.write_bytes(content)
+        _fsync(aside)
+        aside.replace(target)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def write_document(file: Path, document: Mapping[str, Any]) -> None:

@@ -83,9 +83,9 @@ def profile(
     )
     bags = read.trace
     recorded = Profile.from_trace(table, bags, features or (table.removeprefix("t_"),))
-    recorded.save(out)
     if names is not None and names_file is not None and made:
-        names.save(names_file)
+        names.save(names_file)  # first: a profile whose rows have no names is of no use
+    recorded.save(out)
     summary = {
         "profile": str(out),
         "table": table,

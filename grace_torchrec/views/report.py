@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import grace_torchrec
+from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.summarise import summarise
@@ -55,12 +56,9 @@ def write_report(
     """
     found = what_if(plan, profile) if profile is not None and plan.memory.hbm else None
     target = Path(path)
-    aside = target.with_name(f".{target.name}.part")
     try:
-        aside.write_text(report_page(plan, found, source), encoding="utf-8")
-        aside.replace(target)
+        artifact.write_file(target, report_page(plan, found, source).encode())
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise GraceError(f"{target}: cannot be written: {error.strerror}; give -o FILE") from error
     return target
 

@@ -60,3 +60,11 @@ def test_bad_lines_are_skipped_where_that_is_asked_for(tmp_path):
     assert result.exit_code == 0, result.output
     assert f"1 bad lines skipped, the first: {trace}:2: 'x' is not an integer" in result.output
     assert Profile.load(tmp_path / "p").tables["t_history"].trace.num_bags == 2
+
+
+def test_where_the_names_cannot_be_written_no_profile_is_left_without_them(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("user,item\nann,B1\n")
+    result = run(log, "-o", tmp_path / "p", "--remap", tmp_path / "none" / "items.txt")
+    assert "items.txt: cannot be written" in str(result.exception)
+    assert not (tmp_path / "p").exists()

@@ -48,10 +48,7 @@ class Columns:
         """
         first_P, begins, stops = self.cuts
         starts, ends = begins[first_P + number], stops[first_P + number]
-        starts, ends = trimmed(self.text_W, starts, ends)
-        quoted = (ends - starts >= 2) & (self.text_W[starts] == ord('"'))
-        quoted &= self.text_W[ends - 1] == ord('"')
-        return starts + quoted, ends - quoted
+        return unquoted(self.text_W, starts, ends)
 
     def unclosed(self, num_columns: int) -> npt.NDArray[np.bool_]:
         """Tell lines ``[P]`` where a quote opens one of the first columns and does not close it.
@@ -208,6 +205,14 @@ def trimmed(text_W: Bytes, starts_P: Int64s, ends_P: Int64s) -> tuple[Int64s, In
         ends[live] -= 1
         live = live[starts[live] < ends[live]]
     return starts, ends
+
+
+def unquoted(text_W: Bytes, starts_P: Int64s, ends_P: Int64s) -> tuple[Int64s, Int64s]:
+    """Leave out blanks around tokens and one pair of double quotes, not the blanks inside of it."""
+    starts, ends = trimmed(text_W, starts_P, ends_P)
+    quoted = (ends - starts >= 2) & (text_W[starts] == ord('"'))
+    quoted &= text_W[ends - 1] == ord('"')
+    return starts + quoted, ends - quoted
 
 
 def _blank_tokens(text_W: Bytes) -> tuple[Int64s, Int64s]:

@@ -7,13 +7,14 @@ Shapes: T keys of a block, U keys known so far.
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.columns import cut_columns, keys
+from grace_torchrec.traces.readers.columns import Columns, cut_columns, keys, trimmed, unquoted
+from grace_torchrec.traces.readers.integer_lines import BYTE_ORDER_MARK
 from grace_torchrec.traces.readers.line_errors import line_error, open_source
 from grace_torchrec.traces.trace import Trace
 
@@ -72,36 +73,44 @@ class ItemNames:
     def load(cls, path: str | os.PathLike[str]) -> "ItemNames":
         """Read a file of names, that of row 0 first; other items are then unknown.
 
+        Names are read as the item column of a log is: a byte order mark, blanks around a name and
+        one pair of double quotes are no part of it.
+
         Raises:
             GraceError: the file cannot be read, a line is blank, or a name stands there twice.
         """
         with open_source(path) as source:
-            block = source.read()
-        lines = block.removesuffix(b"\n").split(b"\n")
-        blank = next(
-            (number for number, line in enumerate(lines, 1) if not line.strip(b" \t\r")), None
-        )
-        if blank is not None:
+            block = source.read().removeprefix(BYTE_ORDER_MARK).removesuffix(b"\n") + b"\n"
+        columns = _one_column(block)
+        starts, ends = unquoted(columns.text_W, columns.starts_P, columns.ends_P)
+        starts, ends = trimmed(columns.text_W, starts, ends)  # as the item column of a log
+        lines = np.arange(1, block.count(b"\n") + 1)
+        filled = columns.line_P[starts < ends]
+        if filled.size < lines.size:
+            blank = int(np.setdiff1d(lines, filled)[0])
             line_error(path, blank, "the line is blank", "give the name of one item a line")
         given = cls()
-        names = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
-        rows = given.rows_of(_keys_of(names), names.__getitem__)
+        rows = given.rows_of(
+            keys(columns, starts, ends),
+            lambda place: columns.token(place, starts, ends, "surrogateescape"),
+        )
         twice = np.flatnonzero(rows != np.arange(rows.size))
         if twice.size:
-            line_error(path, int(twice[0]) + 1, f"item {names[twice[0]][:40]!a} stands there twice",
+            name = columns.token(int(twice[0]), starts, ends)
+            line_error(path, int(twice[0]) + 1, f"item {name[:40]!a} stands there twice",
                        "give each item one row")  # fmt: skip
         given._grow = False
         return given
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the names, that of row 0 first, one a line.
+        """Write the names, that of row 0 first, one a line; all of them or none.
 
         Raises:
             GraceError: the file cannot be written.
         """
-        text = "".join(f"{name}\n" for name in self.names)
+        text = "".join(f"{_as_told(name)}\n" for name in self.names)
         try:
-            Path(path).write_bytes(text.encode("utf-8", "surrogateescape"))
+            artifact.write_file(path, text.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise GraceError(
                 f"{os.fspath(path)}: cannot be written ({error.strerror}); give another file"
@@ -149,5 +158,16 @@ class ItemNames:
 def _keys_of(names: Sequence[str]) -> UInt64s:
     """Return the keys of names, as those of a column of text."""
     text = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
-    block = cut_columns(text, 1, b"\0")  # no name holds a NUL: every line is one column
+    block = _one_column(text)
     return keys(block, block.starts_P, block.ends_P)
+
+
+def _one_column(block: bytes) -> Columns:
+    """Cut a block into lines of one column each: no name holds a NUL."""
+    return cut_columns(block, 1, b"\0")
+
+
+def _as_told(name: str) -> str:
+    """Return a name as :meth:`ItemNames.load` reads it: in quotes where it might lose a part."""
+    loses = name.startswith("\ufeff") or (len(name) >= 2 and name[0] == name[-1] == '"')
+    return f'"{name}"' if loses else name
