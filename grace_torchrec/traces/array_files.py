@@ -5,11 +5,11 @@ Flow: pieces of shards -> *save_arrays*, *load_arrays* -> *join_on_disk* -> Trac
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.merge import check_alike, merged_note
@@ -56,24 +56,29 @@ def join_on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
     check_alike(kinds)
     num_bags, num_ids = np.sum(sizes, axis=0).tolist()
     offsets = np.zeros(num_bags + 1, np.int64)
-    joined = {
-        name: _new_file(
-            folder / f"{name}.npy",
-            _type(name, kinds, largest),
-            num_bags if name == "time_B" else num_ids,
-        )
+    files = {
+        name: (folder / f"{name}.npy", _type(name, kinds, largest))
         for name in _ARRAYS[1:]
         if getattr(kinds[0], name) is not None
     }
-    bag, place = 0, 0
-    for piece in pieces:
-        trace = load_arrays(piece)
-        offsets[bag + 1 : bag + 1 + trace.num_bags] = trace.offsets_B1[1:] + place
-        for name, array in joined.items():
-            first = bag if name == "time_B" else place
-            part = getattr(trace, name)
-            array[first : first + part.size] = part
-        bag, place = bag + trace.num_bags, place + trace.num_ids
+    with ExitStack() as opened:
+        growing = {}
+        for name, (path, dtype) in files.items():
+            size = num_bags if name == "time_B" else num_ids
+            if size:  # an empty file cannot be mapped
+                growing[name] = opened.enter_context(_new_file(path, dtype, size))
+        bag, place = 0, 0
+        for piece in pieces:
+            trace = load_arrays(piece)
+            offsets[bag + 1 : bag + 1 + trace.num_bags] = trace.offsets_B1[1:] + place
+            for name, file in growing.items():
+                # Written, not mapped: a mapped file on a full disk ends the process.
+                file.write(np.ascontiguousarray(getattr(trace, name), files[name][1]).data)
+            bag, place = bag + trace.num_bags, place + trace.num_ids
+    joined = {
+        name: np.load(path, mmap_mode="r+") if name in growing else np.zeros(0, dtype)
+        for name, (path, dtype) in files.items()
+    }
     return Trace(
         offsets,
         joined["ids_L"],
@@ -85,14 +90,15 @@ def join_on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
     )
 
 
-def _new_file(path: Path, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
-    """Make a file of numbers and map it; one that is there may be mapped by another trace."""
+def _new_file(path: Path, dtype: np.dtype[Any], size: int) -> IO[bytes]:
+    """Begin an .npy file of numbers; one that is there may be mapped by another trace."""
     if path.exists():
         raise GraceError(f"{path}: exists already; give an empty folder for each trace")
-    if not size:
-        return np.zeros(0, dtype)  # an empty file cannot be mapped
-    mapped: npt.NDArray[Any] = np.lib.format.open_memmap(path, "w+", dtype, (size,))
-    return mapped
+    file = path.open("xb")
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file
 
 
 def _type(name: str, kinds: list[Trace], largest: int) -> np.dtype[Any]:
