@@ -104,7 +104,7 @@ class OnlineScheduler:
                 elif several and self.blocks + grids[op] > limit:
                     first = grids[queues[stream][0]]
                     if self.blocks - first + grids[op] > limit:
-                        stream = backlog.index(sorted(backlog)[1])
+                        stream = sorted(range(len(backlog)), key=backlog.__getitem__)[1]
             if group >= 0:
                 owner[group] = stream
                 using[group] += 1

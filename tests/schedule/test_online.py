@@ -127,6 +127,19 @@ def test_the_online_scheduler_launches_every_operator_after_what_it_needs(name):
     assert scheduler.blocks == 0
 
 
+@pytest.mark.parametrize("grid", [8, 28, 56])
+@pytest.mark.parametrize("threshold", [0.0, 1.2, 2.0])
+def test_operators_that_are_alike_go_where_recos_sends_them(grid, threshold):
+    """Queues of the same length are the rule then: the second shortest is not the shortest."""
+    graph = OpGraph.from_needs([[] for _ in range(12)])
+    stats = OpStats.of(graph, [OpStat(5.0, grid=grid)] * 12, "json", "")
+    scheduler = OnlineScheduler(graph, stats, 3, threshold=threshold)
+    monitor, choose = WorkloadMonitor(3), recos(threshold)
+    for op, stream in scheduler.begin():
+        assert stream == choose(Asked(op, 0, grid), monitor)
+        monitor.launch(stream, 5.0, grid, (), 0.0)
+
+
 def test_a_cache_in_use_decides_the_stream():
     graph = OpGraph.from_needs([[], [], []]).with_resources({}, {"v1": ["c"], "v2": ["d"]})
     stats = OpStats.of(graph, [OpStat(5.0)] * 3, "json", "")
