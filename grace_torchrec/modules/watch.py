@@ -7,7 +7,7 @@ fresh when it was made is compared with what it was then.
 
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
+from torch import Tensor, float32
 
 from grace_kernels._stale import first_stale_row
 from grace_torchrec.modules import freshness
@@ -19,13 +19,13 @@ class Unchanged:
     """Tells whether tensors lie where they lay, and nobody PyTorch knows of wrote to them.
 
     Args:
-        tensors: Any number of them.
+        tensors: Any number of them, any of them more than once.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._seen: list[Seen] = []
         self._unversioned: list[tuple[Tensor, int]] = []  # inference tensors count no writes
-        for tensor in tensors:
+        for tensor in {id(tensor): tensor for tensor in tensors}.values():  # each once
             if tensor.is_inference():
                 self._unversioned.append((tensor, tensor.data_ptr()))
             else:
@@ -79,7 +79,7 @@ class Watch:
         self.tensors = [tensor for parts in self._parts for tensor in parts]
         # The sample of float32 rows needs arrays over the same memory: made once.
         self._arrays = [
-            tuple(part.detach().numpy() for part in parts) if parts[0].dtype.itemsize == 4 else None
+            tuple(part.detach().numpy() for part in parts) if parts[0].dtype == float32 else None
             for parts in self._parts
         ]
         self._calls = 0
