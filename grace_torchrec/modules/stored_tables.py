@@ -26,11 +26,9 @@ from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.sharded_lookup import ShardedLookup
 from grace_torchrec.plans.held import stored_sets
-from grace_torchrec.plans.inner_tables import stored_name
+from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
-
-TIERS = ("hbm", "host")
 
 
 class StoredTables(EmbeddingBagCollectionInterface):

@@ -1,16 +1,15 @@
 """Inner tables: the stock tables that a swapped model is made of, by the plan alone.
 
-Flow: TablePlans -> *InnerTables* -> skeleton for TorchRec's planner, checks of a sharding, and the
-names that modules/ gives.  A collection that uses a table becomes one collection for each memory,
-``<path>.host`` and ``<path>.hbm``; rows that are stored beside a table are a table of their own.
+Flow: TablePlans -> *inner_tables* -> skeleton for TorchRec's planner, the tables that a sharding
+holds, and the names that modules/ gives.  A collection that uses a table becomes one collection for
+each memory, ``<path>.host`` and ``<path>.hbm``; rows that are stored beside a table are a table of
+their own.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from grace_sharding.memory_tiers import TierName
-from grace_sharding.shards import Sharding, TableShards
-from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.held import stored_sets
 
 if TYPE_CHECKING:
@@ -63,54 +62,3 @@ def inner_tables(tables: Iterable["TablePlan"]) -> list[InnerTable]:
             path = f"{spec.module}.{tier}" if spec.module in swapped else spec.module
             found.append(InnerTable(name, path, tier, num_rows, table))
     return found
-
-
-def check_sharding(sharding: Sharding, tables: Iterable["TablePlan"]) -> None:
-    """Refuse a sharding that is not that of these tables, each of them whole.
-
-    Args:
-        sharding: Which rank holds what.
-        tables: All tables of a plan.
-
-    Raises:
-        GraceError: names the table.
-    """
-    wanted = {(inner.path, inner.name): inner for inner in inner_tables(tables)}
-    held = {(table.module, table.table): table for table in sharding.tables}
-    for path, name in wanted.keys() ^ held.keys():
-        where = "the plan has no such table" if (path, name) in held else "no rank holds it"
-        raise GraceError(f"plan: sharding of table {name!r} in {path!r}: {where}")
-    for key, table in held.items():
-        inner = wanted[key]
-        shape = inner.num_rows, inner.table.spec.dim
-        if not _is_whole(table, shape, sharding.world_size):
-            raise GraceError(
-                f"plan: sharding of table {table.table!r}: its shards are not the "
-                f"{shape[0]} x {shape[1]} values of the table"
-            )
-
-
-def _is_whole(table: TableShards, shape: tuple[int, int], world_size: int) -> bool:
-    """Tell whether the shards of a table cover it, each value once; data-parallel, on every rank."""
-    rows, columns = shape
-    if table.sharding_type == "data_parallel":
-        whole = all((s.first_row, s.first_column, s.rows, s.columns) == (0, 0, rows, columns)
-                    for s in table.shards)  # fmt: skip
-        return whole and sorted(s.rank for s in table.shards) == list(range(world_size))
-    rows_by_columns: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for shard in table.shards:
-        held = rows_by_columns.setdefault((shard.first_column, shard.columns), [])
-        held.append((shard.first_row, shard.rows))
-    return _covers(rows_by_columns, columns) and all(
-        _covers(held, rows) for held in rows_by_columns.values()
-    )
-
-
-def _covers(spans: Iterable[tuple[int, int]], size: int) -> bool:
-    """Tell whether spans (first, length) cover ``size`` places, each once and none beside them."""
-    end = 0
-    for first, length in sorted(spans):
-        if first != end:
-            return False
-        end += length
-    return end == size

@@ -20,7 +20,7 @@ from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.curve import CurvePoint, check_cuts, check_rising
 from grace_torchrec.plans.held import extra_of
-from grace_torchrec.plans.inner_tables import check_sharding
+from grace_torchrec.plans.inner_tables import inner_tables
 from grace_torchrec.plans.numbers import is_count, is_number
 from grace_torchrec.plans.options import METHOD_CODES, MOST_BUDGET, PlanOptions
 from grace_torchrec.plans.table_spec import TableSpec
@@ -284,7 +284,14 @@ class Plan:
                     f"plan: places {need:,} bytes in {name}, {self.memory.machine} has {room:,}"
                 )
         if self.sharding is not None:
-            check_sharding(self.sharding, self.tables.values())
+            inner = inner_tables(self.tables.values())
+            shapes = {
+                (each.path, each.name): (each.num_rows, each.table.spec.dim) for each in inner
+            }
+            try:
+                self.sharding.check_tables(shapes)
+            except ValueError as error:
+                raise GraceError(f"plan: {error}") from error
 
     def __repr__(self) -> str:
         """Tables, verdicts and memories, on one line; ``inspect`` shows the rest."""

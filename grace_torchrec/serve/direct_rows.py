@@ -19,8 +19,7 @@ from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
-from grace_torchrec.modules.stored_tables import TIERS
-from grace_torchrec.plans.inner_tables import stored_name
+from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Shapes: S shards of a table, W ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,6 +89,26 @@ class TableShards:
             if not (_is_number(shard.busy_ms) and _is_number(shard.comms_ms)):
                 raise ValueError(f"{where}: {shard} takes no such time")
 
+    def is_whole(self, shape: tuple[int, int], world_size: int) -> bool:
+        """Tell whether the shards cover a table, each value once; data-parallel, on every rank.
+
+        Args:
+            shape: Rows and columns of the table.
+            world_size: Ranks.
+        """
+        rows, columns = shape
+        if self.sharding_type == "data_parallel":
+            parts = {(s.first_row, s.first_column, s.rows, s.columns) for s in self.shards}
+            ranks = sorted(s.rank for s in self.shards)
+            return parts == {(0, 0, rows, columns)} and ranks == list(range(world_size))
+        rows_by_columns: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for shard in self.shards:
+            held = rows_by_columns.setdefault((shard.first_column, shard.columns), [])
+            held.append((shard.first_row, shard.rows))
+        return _covers(rows_by_columns, columns) and all(
+            _covers(held, rows) for held in rows_by_columns.values()
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return lists, dictionaries, numbers and text."""
         return asdict(self) | {
@@ -113,6 +133,16 @@ def _is_number(value: object) -> bool:
     """Tell finite numbers >= 0 from all else."""
     plain = isinstance(value, float | int) and not isinstance(value, bool)
     return plain and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def _covers(spans: Iterable[tuple[int, int]], size: int) -> bool:
+    """Tell whether spans (first, length) cover ``size`` places, each once and none beside them."""
+    end = 0
+    for first, length in sorted(spans):
+        if first != end:
+            return False
+        end += length
+    return end == size
 
 
 @dataclass(frozen=True)
@@ -154,6 +184,27 @@ class Sharding:
     def rank_ms(self) -> tuple[float, ...]:
         """Modelled milliseconds of a batch on every rank."""
         return rank_ms(self.tables, self.world_size)
+
+    def check_tables(self, shapes: Mapping[tuple[str, str], tuple[int, int]]) -> None:
+        """Refuse to stand for other tables than these, or for parts of them.
+
+        Args:
+            shapes: Rows and columns of every table, by dotted path of its collection and its name.
+
+        Raises:
+            ValueError: names the table.
+        """
+        held = {(table.module, table.table): table for table in self.tables}
+        for path, name in sorted(shapes.keys() ^ held.keys()):
+            where = "the plan has no such table" if (path, name) in held else "no rank holds it"
+            raise ValueError(f"sharding of table {name!r} in {path!r}: {where}")
+        for key, table in held.items():
+            rows, columns = shapes[key]
+            if not table.is_whole((rows, columns), self.world_size):
+                raise ValueError(
+                    f"sharding of table {table.table!r}: its shards are not the "
+                    f"{rows} x {columns} values of the table"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return lists, dictionaries, numbers and text."""
