@@ -124,7 +124,7 @@ def priced(
     """Count what the bags read with ``sums`` and learn what to expect of each row.
 
     Args:
-        bags: Fit bags are counted, validation bags judge.
+        bags: Fit bags are counted, validation bags judge; all bags say how many rows there are.
         sums: Fitted on the fit bags.
         most_rungs: Steps in which rows of one kind may go to HBM, about.
         touched: Items of the fit bags (default: listed here).
@@ -136,7 +136,7 @@ def priced(
     held_T, held_sums_R = _counted(rows.rows, touched, num_sums)
     group_P = np.repeat(np.arange(rows.offsets_B1.size - 1) % GROUPS, np.diff(rows.offsets_B1))
     is_plain = rows.rows < touched.num_items
-    outside = touched.num_items - touched.item_T.size
+    outside = bags.all.num_items - touched.item_T.size
     missed = int(is_plain.sum() - held_T.sum())
     plain_outlook = Outlook.fit(fit_plain_T, held_T, (outside, missed))
     plain = Rungs.of(
@@ -221,7 +221,7 @@ def _with_sums(spec: TableSpec, option: Priced, memory: MemoryModel, ahead: bool
     assert option.sums is not None
     row, read = spec.row_bytes, memory.read_bytes(spec.row_bytes)
     table, hot_map = spec.num_rows * row, spec.num_rows * HOT_MAP_BYTES
-    code = option.sums.metadata_bytes
+    code = option.sums.metadata_bytes_of(spec.num_rows)
     code_G = option.ids_G * (0 if ahead else memory.sector_bytes)
     plain_G = option.plain.reads_GK.sum(axis=1)
     none_G = np.zeros(GROUPS)
