@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_sharding.outlook import Outlook
+from grace_sharding.outlook import Outlook, each_count, rank_worth
 from grace_sharding.table_reads import HOT_MAP_BYTES
 from grace_sharding.variants import GROUPS, RUNGS, Rungs, Variant, climb
 from grace_torchrec.plans.candidates import Bags
 from grace_torchrec.plans.ordering import groups_of, worth_together
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.rewrite import RewrittenBags, rewrite
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
@@ -146,6 +147,7 @@ def priced(
         group_P[is_plain],
         (outside, plain_outlook.unread),
         most_rungs,
+        _rank(plain_outlook, fit_plain_T),
     )
     stored_outlook, stored = Outlook.fit(fit_sums_R, held_sums_R), Rungs.none()
     if sums is not None and num_sums:
@@ -155,6 +157,7 @@ def priced(
             rows.rows[~is_plain] - touched.num_items,
             group_P[~is_plain],
             most=most_rungs,
+            rank_R=_rank(stored_outlook, fit_sums_R) if isinstance(sums.code, SetCode) else None,
         )
     lengths_B = np.diff(bags.validation.offsets_B1)
     ids_G = np.bincount(np.arange(lengths_B.size) % GROUPS, lengths_B, GROUPS).astype(np.float64)
@@ -171,10 +174,13 @@ def _read(trace: Trace, sums: StoredSums | None) -> RewrittenBags:
 
 def _counted(rows_P: Ints, touched: Touched, num_sums: int) -> tuple[Ints, Ints]:
     """Count the reads of touched items and of sums."""
-    is_plain = rows_P < touched.num_items
-    places = touched.place_N[rows_P[is_plain]]
-    plain_T = np.bincount(places, minlength=touched.item_T.size + 1)[:-1]
-    return plain_T, np.bincount(rows_P[~is_plain] - touched.num_items, minlength=num_sums)
+    reads = np.bincount(rows_P, minlength=touched.num_items + num_sums)
+    return reads[touched.item_T], reads[touched.num_items :]
+
+
+def _rank(outlook: Outlook, counted_R: Ints) -> npt.NDArray[np.uint16] | Ints:
+    """Rank rows by what is expected of them; sets have no others that go with them."""
+    return each_count(lambda counts: rank_worth(outlook.expected(counts)), counted_R)
 
 
 def variants_of(

@@ -8,13 +8,17 @@ and Turing's).  So every class of counts is worth what held-out bags read of it.
 Shapes: R rows of one kind, X classes of counts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Value = TypeVar("Value", np.float64, np.int64, np.uint16)
 _TIE = 1e-6
 _GROWTH = 1.25  # of the counts from one class to the next
 _CLASSES = np.unique(np.floor(_GROWTH ** np.arange(4, 124)).astype(np.int64))
@@ -51,7 +55,7 @@ class Outlook:
         >>> outlook.unread, outlook.expected(np.array([0, 4, 8])).round(3).tolist()
         (0.5, [0.5, 1.5, 3.0])
         """
-        class_R = np.searchsorted(EDGES, counted_R, side="right")
+        class_R = each_count(lambda counts: np.searchsorted(EDGES, counts, side="right"), counted_R)
         size = EDGES.size + 1
         rows_X = np.bincount(class_R, minlength=size)
         counts_X = np.bincount(class_R, counted_R, size)
@@ -74,13 +78,40 @@ class Outlook:
             counted_R: Their reads.
             scale: Fit bags over the bags that these reads come from.
         """
-        scaled = np.asarray(counted_R, np.float64) * scale
+        return each_count(lambda counts: self._expected(counts * scale), counted_R)
+
+    def _expected(self, scaled: Floats) -> Floats:
+        """Return the expected reads of rows, whose reads are scaled to the fit bags."""
         last = float(self.counted_X[-1])
         inside = np.interp(scaled, self.counted_X, self.expected_X)
         if last > 0:
             inside = np.where(scaled > last, self.expected_X[-1] * (scaled / last), inside)
         inside = inside * (1 + _TIE * np.log1p(scaled))  # equal classes keep the order of counts
         return np.where(scaled == 0, self.unread, inside)
+
+
+def each_count(
+    function: Callable[[Numbers], npt.NDArray[Value]], counted_R: Numbers
+) -> npt.NDArray[Value]:
+    """Return ``function(counted_R)``, once for each count where counts are few beside the rows.
+
+    Args:
+        function: Of counts, element by element.
+        counted_R: Reads of each row.
+    """
+    if counted_R.dtype.kind in "iu" and 0 <= counted_R.max(initial=-1) < counted_R.size:
+        return function(np.arange(counted_R.max() + 1))[counted_R]
+    return function(counted_R)
+
+
+def rank_worth(worth_R: Floats) -> npt.NDArray[np.uint16] | Ints:
+    """Return the place of each worth among all different ones, the highest first.
+
+    >>> rank_worth(np.array([0.5, 2.0, 0.5])).tolist()
+    [1, 0, 1]
+    """
+    different, rank_R = np.unique(-worth_R, return_inverse=True)
+    return rank_R.astype(np.uint16 if different.size <= 2**16 else np.int64)
 
 
 def _not_falling(values_X: Floats, weights_X: Floats) -> Floats:

@@ -49,6 +49,7 @@ class Rungs:
         group_P: Ints,
         unread: tuple[int, float] = (0, 0.0),
         most: int = RUNGS,
+        rank_R: npt.NDArray[np.uint16] | Ints | None = None,
     ) -> "Rungs":
         """Sort rows into rungs of about equal weight.
 
@@ -59,9 +60,11 @@ class Rungs:
             group_P: Group of its bag.
             unread: (how many rows are outside ``worth_R``, expected reads of each).
             most: Rungs at most, about.
+            rank_R: Place of each worth among the different ones, the highest first, where it is
+                known: small integers are sorted faster.
         """
         num_rows, (outside, each) = worth_R.size, unread
-        order = np.argsort(-worth_R, kind="stable")
+        order = np.argsort(-worth_R if rank_R is None else rank_R, kind="stable")
         sorted_worth = worth_R[order]
         weight = np.cumsum(sorted_worth)
         total = weight[-1] if num_rows else 0.0
