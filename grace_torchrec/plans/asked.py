@@ -47,7 +47,10 @@ class Asked:
             is_asked_N[trace.ids_L] = True
         for one in sums:
             is_asked_N[_items_of(one)] = True
-        return cls(np.flatnonzero(is_asked_N), np.cumsum(is_asked_N, dtype=np.int32) - 1)
+        item_A = np.flatnonzero(is_asked_N)
+        place_N = np.zeros(is_asked_N.size, np.int32)  # most of it stays untouched memory
+        place_N[item_A] = np.arange(item_A.size, dtype=np.int32)
+        return cls(item_A, place_N)
 
     def bags(self, bags: Bags) -> Bags:
         """Return the same fit and validation bags, over the asked rows; all bags as they are."""

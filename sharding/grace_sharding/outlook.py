@@ -55,15 +55,16 @@ class Outlook:
         >>> outlook.unread, outlook.expected(np.array([0, 4, 8])).round(3).tolist()
         (0.5, [0.5, 1.5, 3.0])
         """
-        class_R = each_count(lambda counts: np.searchsorted(EDGES, counts, side="right"), counted_R)
+        counts, rows, reads = _by_count(counted_R, held_out_R)
+        class_of = np.searchsorted(EDGES, counts, side="right")
         size = EDGES.size + 1
-        rows_X = np.bincount(class_R, minlength=size)
-        counts_X = np.bincount(class_R, counted_R, size)
-        reads_X = np.bincount(class_R, held_out_R, size)
+        rows_X = np.bincount(class_of, rows, size)
+        counts_X = np.bincount(class_of, counts * rows, size)
+        reads_X = np.bincount(class_of, reads, size)
         num_unread = int(rows_X[0]) + unread[0]
         unread_reads = float(reads_X[0]) + unread[1]
         held = np.flatnonzero(rows_X[1:]) + 1
-        rising = _not_falling(reads_X[held] / rows_X[held], rows_X[held].astype(np.float64))
+        rising = _not_falling(reads_X[held] / rows_X[held], rows_X[held])
         zero = np.zeros(1)
         return cls(
             np.concatenate([zero, counts_X[held] / rows_X[held]]),
@@ -90,6 +91,22 @@ class Outlook:
         return np.where(scaled == 0, self.unread, inside)
 
 
+def _by_count(counted_R: Numbers, held_out_R: Numbers) -> tuple[Numbers, Floats, Floats]:
+    """Return different counts, how many rows have each, and their held-out reads.
+
+    Where counts are not few beside the rows: the count, 1 and the reads of each row.
+    """
+    if not _few_counts(counted_R):
+        return counted_R, np.ones(counted_R.size), np.asarray(held_out_R, np.float64)
+    rows = np.bincount(counted_R).astype(np.float64)
+    return np.arange(rows.size), rows, np.bincount(counted_R, held_out_R)
+
+
+def _few_counts(counted_R: Numbers) -> bool:
+    """Tell whether a value for each count up to the highest takes less than one for each row."""
+    return counted_R.dtype.kind in "iu" and 0 <= counted_R.max(initial=-1) < counted_R.size
+
+
 def each_count(
     function: Callable[[Numbers], npt.NDArray[Value]], counted_R: Numbers
 ) -> npt.NDArray[Value]:
@@ -99,7 +116,7 @@ def each_count(
         function: Of counts, element by element.
         counted_R: Reads of each row.
     """
-    if counted_R.dtype.kind in "iu" and 0 <= counted_R.max(initial=-1) < counted_R.size:
+    if _few_counts(counted_R):
         return function(np.arange(counted_R.max() + 1))[counted_R]
     return function(counted_R)
 

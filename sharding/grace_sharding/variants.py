@@ -68,16 +68,17 @@ class Rungs:
         sorted_worth = worth_R[order]
         weight = np.cumsum(sorted_worth)
         total = weight[-1] if num_rows else 0.0
-        steps = np.arange(1, num_rows + 1) / max(num_rows, 1) + (
-            weight / total if total > 0 else 0.0
-        )
-        rung_sorted = np.minimum((steps * (most / 2)).astype(np.int64), most)
-        first = np.flatnonzero(np.diff(rung_sorted, prepend=-1))
+        steps = np.arange(1, num_rows + 1) / max(num_rows, 1)
+        steps += weight / total if total > 0 else 0.0
+        steps *= most / 2
+        rung_sorted = np.minimum(steps.astype(np.int32), most)
+        starts = np.searchsorted(rung_sorted, np.arange(most + 2))
+        first = starts[:-1][np.diff(starts) > 0]  # of rungs that have rows
         rows_K = np.diff(first, append=num_rows)
         worth_K = np.add.reduceat(sorted_worth, first) / rows_K if num_rows else np.zeros(0)
         counted_K = np.add.reduceat(counted_R[order], first) if num_rows else np.zeros(0)
-        rung_R = np.empty(num_rows + 1, np.int64)
-        rung_R[order] = np.repeat(np.arange(rows_K.size), rows_K)
+        rung_R = np.empty(num_rows + 1, np.int32)
+        rung_R[order] = np.repeat(np.arange(rows_K.size, dtype=np.int32), rows_K)
         rung_R[num_rows] = rows_K.size
         parts = min(max(most // 4, 1), outside) if each > 0 else min(1, outside)
         reads_GK = _grouped(rung_R[row_P], group_P, rows_K.size + 1)
