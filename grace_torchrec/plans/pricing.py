@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_sharding.outlook import Outlook, each_count, rank_worth
+from grace_sharding.outlook import Outlook, Ranks, each_count, rank_worth
 from grace_sharding.table_reads import HOT_MAP_BYTES
 from grace_sharding.variants import GROUPS, RUNGS, Rungs, Variant, climb
 from grace_torchrec.plans.candidates import Bags
@@ -178,7 +178,7 @@ def _counted(rows_P: Ints, touched: Touched, num_sums: int) -> tuple[Ints, Ints]
     return reads[touched.item_T], reads[touched.num_items :]
 
 
-def _rank(outlook: Outlook, counted_R: Ints) -> npt.NDArray[np.uint16] | Ints:
+def _rank(outlook: Outlook, counted_R: Ints) -> Ranks:
     """Rank rows by what is expected of them; sets have no others that go with them."""
     return each_count(lambda counts: rank_worth(outlook.expected(counts)), counted_R)
 

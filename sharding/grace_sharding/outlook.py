@@ -10,7 +10,7 @@ Shapes: R rows of one kind, X classes of counts.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-Value = TypeVar("Value", np.float64, np.int64, np.uint16)
+Ranks = npt.NDArray[np.integer[Any]]
+Value = TypeVar("Value", Floats, Ranks)
 _TIE = 1e-6
 _GROWTH = 1.25  # of the counts from one class to the next
 _CLASSES = np.unique(np.floor(_GROWTH ** np.arange(4, 124)).astype(np.int64))
@@ -58,9 +59,9 @@ class Outlook:
         counts, rows, reads = _by_count(counted_R, held_out_R)
         class_of = np.searchsorted(EDGES, counts, side="right")
         size = EDGES.size + 1
-        rows_X = np.bincount(class_of, rows, size)
-        counts_X = np.bincount(class_of, counts * rows, size)
-        reads_X = np.bincount(class_of, reads, size)
+        rows_X = np.bincount(class_of, rows, size).astype(np.float64)
+        counts_X = np.bincount(class_of, counts * rows, size).astype(np.float64)
+        reads_X = np.bincount(class_of, reads, size).astype(np.float64)
         num_unread = int(rows_X[0]) + unread[0]
         unread_reads = float(reads_X[0]) + unread[1]
         held = np.flatnonzero(rows_X[1:]) + 1
@@ -79,7 +80,7 @@ class Outlook:
             counted_R: Their reads.
             scale: Fit bags over the bags that these reads come from.
         """
-        return each_count(lambda counts: self._expected(counts * scale), counted_R)
+        return each_count(lambda counts: self._expected(_scaled(counts, scale)), counted_R)
 
     def _expected(self, scaled: Floats) -> Floats:
         """Return the expected reads of rows, whose reads are scaled to the fit bags."""
@@ -91,6 +92,11 @@ class Outlook:
         return np.where(scaled == 0, self.unread, inside)
 
 
+def _scaled(counts: Numbers, scale: float) -> Floats:
+    """Return counts times ``scale``."""
+    return np.asarray(counts, np.float64) * scale
+
+
 def _by_count(counted_R: Numbers, held_out_R: Numbers) -> tuple[Numbers, Floats, Floats]:
     """Return different counts, how many rows have each, and their held-out reads.
 
@@ -99,7 +105,8 @@ def _by_count(counted_R: Numbers, held_out_R: Numbers) -> tuple[Numbers, Floats,
     if not _few_counts(counted_R):
         return counted_R, np.ones(counted_R.size), np.asarray(held_out_R, np.float64)
     rows = np.bincount(counted_R).astype(np.float64)
-    return np.arange(rows.size), rows, np.bincount(counted_R, held_out_R)
+    reads = np.bincount(counted_R, held_out_R).astype(np.float64)
+    return np.arange(rows.size, dtype=np.int64), rows, reads
 
 
 def _few_counts(counted_R: Numbers) -> bool:
@@ -107,9 +114,7 @@ def _few_counts(counted_R: Numbers) -> bool:
     return counted_R.dtype.kind in "iu" and 0 <= counted_R.max(initial=-1) < counted_R.size
 
 
-def each_count(
-    function: Callable[[Numbers], npt.NDArray[Value]], counted_R: Numbers
-) -> npt.NDArray[Value]:
+def each_count(function: Callable[[Numbers], Value], counted_R: Numbers) -> Value:
     """Return ``function(counted_R)``, once for each count where counts are few beside the rows.
 
     Args:
@@ -117,11 +122,13 @@ def each_count(
         counted_R: Reads of each row.
     """
     if _few_counts(counted_R):
-        return function(np.arange(counted_R.max() + 1))[counted_R]
+        return np.take(
+            function(np.arange(counted_R.max() + 1)), counted_R.astype(np.int64, copy=False)
+        )
     return function(counted_R)
 
 
-def rank_worth(worth_R: Floats) -> npt.NDArray[np.uint16] | Ints:
+def rank_worth(worth_R: Floats) -> Ranks:
     """Return the place of each worth among all different ones, the highest first.
 
     >>> rank_worth(np.array([0.5, 2.0, 0.5])).tolist()

@@ -8,10 +8,12 @@ Shapes: R rows of one kind, K rungs, G groups of held-out bags, P rows read.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from grace_sharding.outlook import Ranks
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -49,7 +51,7 @@ class Rungs:
         group_P: Ints,
         unread: tuple[int, float] = (0, 0.0),
         most: int = RUNGS,
-        rank_R: npt.NDArray[np.uint16] | Ints | None = None,
+        rank_R: Ranks | None = None,
     ) -> "Rungs":
         """Sort rows into rungs of about equal weight.
 
@@ -92,7 +94,7 @@ class Rungs:
         )
 
 
-def _grouped(rung_P: Ints, group_P: Ints, num_rungs: int) -> Floats:
+def _grouped(rung_P: npt.NDArray[np.integer[Any]], group_P: Ints, num_rungs: int) -> Floats:
     """Count reads by group and rung."""
     key = group_P * num_rungs + rung_P
     counts = np.bincount(key, minlength=GROUPS * num_rungs)
