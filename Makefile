@@ -3,6 +3,7 @@
 #   make demo     the whole job on generated data         make bench    two short benchmark cases
 #   make test     all tests (TRACES=DIR: real traces)     make soak     the long tests
 #   make check    lint, types, layers, docstrings         make guards   each guard must turn a test red
+#   make compat   fast tests under torchrec 1.7 and 1.9, where the registry has them for this machine
 #   make clean    remove caches and build outputs; .venv stays
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ GENERATED := --generate 10000,12000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: demo test check bench soak guards clean
+.PHONY: demo test check bench soak guards compat clean
 
 demo: $(READY)
 	$(BIN)/grace-torchrec demo
@@ -44,6 +45,9 @@ soak: $(READY)
 
 guards: $(READY)
 	$(BIN)/python tests/guards/run.py $(if $(TRACES),--traces $(abspath $(TRACES)))
+
+compat: $(READY)
+	$(BIN)/python tests/compat/run.py
 
 clean:
 	rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

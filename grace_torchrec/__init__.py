@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from grace_torchrec.plans.plan import Plan as Plan
     from grace_torchrec.plans.plan import PlanOptions as PlanOptions
     from grace_torchrec.schedule.stream_pass import schedule_ as schedule_
+    from grace_torchrec.serve.convert import convert as convert
+    from grace_torchrec.serve.delta import publish_delta as publish_delta
+    from grace_torchrec.serve.files import load_served as load_served
+    from grace_torchrec.serve.served import Served as Served
     from grace_torchrec.traces.profile import Profile as Profile
     from grace_torchrec.traces.trace import Trace as Trace
 
@@ -49,13 +53,17 @@ _EXPORTS = {  # public name -> the module that defines it
     "PlanOptions": "grace_torchrec.plans.plan",
     "Profile": "grace_torchrec.traces.profile",
     "RewrittenBatch": "grace_torchrec.modules.rewritten_batch",
+    "Served": "grace_torchrec.serve.served",
     "StaleSums": "grace_torchrec.errors",
     "Swapped": "grace_torchrec.modules.swap",
     "Trace": "grace_torchrec.traces.trace",
     "accelerate_": "grace_torchrec.api",
     "calibrate": "grace_sharding.calibration",
+    "convert": "grace_torchrec.serve.convert",
+    "load_served": "grace_torchrec.serve.files",
     "plan": "grace_torchrec.api",
     "profile": "grace_torchrec.api",
+    "publish_delta": "grace_torchrec.serve.delta",
     "rebuild_sums_": "grace_torchrec.api",
     "restore_": "grace_torchrec.api",
     "rewrite": "grace_torchrec.api",

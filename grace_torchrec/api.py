@@ -5,19 +5,21 @@ restore_ to undo.
 TorchRec is imported when a verb is called, so analysis works without it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.readers.kjt import from_kjts
 
 if TYPE_CHECKING:
     from torch import nn
+    from torchrec.distributed.planner.types import ParameterConstraints
 
     from grace_torchrec.modules.swap import Swapped
     from grace_torchrec.modules.verify import Verified
@@ -65,6 +67,10 @@ def plan(
     memory: MemoryModel,
     options: PlanOptions | None = None,
     *,
+    world_size: int | None = None,
+    local_world_size: int | None = None,
+    batch_size: int = 512,
+    constraints: "Mapping[str, ParameterConstraints] | None" = None,
     in_order: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -75,6 +81,13 @@ def plan(
         profile: Recorded bags; tables it lacks are left stock.
         memory: The machine that will serve, e.g. ``MemoryModel.named("h200")``.
         options: Budget, least gain, and how ids and lookups are treated.
+        world_size: Ranks that will hold the model (default: it is not sharded).  ``memory`` is
+            then the HBM of each rank and the host memory of each host, and the plan says which
+            rank holds what: ``plan.sharding``.
+        local_world_size: Ranks of a host (default: all).
+        batch_size: Bags of a feature in the batch of a rank.
+        constraints: TorchRec's constraints for tables of the swapped model, such as a message of
+            NoPlan tells; they go before what the plan would do.  For ranks only.
         in_order: The bags are in random order already: their last fifth is validation.
         progress: Called with a line of text as the work goes on.
 
@@ -84,7 +97,7 @@ def plan(
     Raises:
         PlanMismatch: the profile belongs to another model; names the table and both values.
         NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
-        GraceError: ``memory`` or ``options`` is something else.
+        GraceError: ``memory`` or ``options`` is something else, or a number is out of range.
     """
     if not isinstance(memory, MemoryModel):
         raise GraceError(
@@ -92,9 +105,14 @@ def plan(
         )
     if options is not None and not isinstance(options, PlanOptions):
         raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
-    specs = table_specs(model)
-    return make_plan(
-        specs, profile, memory, options or PlanOptions(), in_order=in_order, progress=progress
+    specs, options = table_specs(model), options or PlanOptions()
+    if world_size is None:
+        if constraints or local_world_size is not None:
+            raise GraceError("plan: constraints and local_world_size need world_size")
+        return make_plan(specs, profile, memory, options, in_order=in_order, progress=progress)
+    ranks = Ranks(world_size, local_world_size, batch_size, constraints or {})
+    return make_sharded_plan(
+        specs, profile, memory, options, ranks, in_order=in_order, progress=progress
     )
 
 
@@ -146,17 +164,22 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
     swap.restore_(model, swapped)
 
 
-def rebuild_sums_(model: "nn.Module") -> int:
+def rebuild_sums_(model: "nn.Module", *, progress: Callable[[str], None] | None = None) -> int:
     """Build every stored row of ``model`` anew; return how many rows that were.
 
-    Needed after weights were changed by hand; a ``load_state_dict`` does it by itself.
+    Needed after weights were changed by hand; a ``load_state_dict`` does it by itself.  Under
+    DistributedModelParallel it is needed after sharding and after each load: every rank calls it.
+
+    Args:
+        model: A swapped model, sharded or not.
+        progress: Called with a line of text as the work on a sharded model goes on.
 
     Raises:
-        GraceError: the model holds no swapped module.
+        GraceError: the model holds no swapped module, or a pipeline holds it.
     """
     from grace_torchrec.modules import swap
 
-    return swap.rebuild_sums_(model)
+    return swap.rebuild_sums_(model, progress)
 
 
 def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> Iterator[Any]:

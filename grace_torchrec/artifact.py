@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def write_folder(
     Raises:
         GraceError: ``path`` exists and is not such a folder, or cannot be written.
     """
+    with new_folder(path, name) as aside:
+        save_file(
+            {key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside / ARRAYS_FILE
+        )
+        checked = {**document, "arrays_sha256": _sha256(aside / ARRAYS_FILE)}
+        write_document(aside / f"{name}.json", checked)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
+    """Give an empty folder to write into; it stands at ``path`` once the block has ended well.
+
+    Args:
+        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        name: Stem of the JSON file that tells its kind.
+
+    Raises:
+        GraceError: ``path`` exists and is not such a folder, or cannot be written.
+    """
     target = Path(path)
     if target.is_symlink():
         raise GraceError(f"{target}: is a link; name the {name} folder itself")
@@ -50,13 +70,8 @@ def write_folder(
     except OSError as error:
         raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
     try:
-        save_file(
-            {key: np.ascontiguousarray(value) for key, value in arrays.items()}, aside / ARRAYS_FILE
-        )
-        checked = {**document, "arrays_sha256": _sha256(aside / ARRAYS_FILE)}
-        text = json.dumps(checked, indent=2, sort_keys=True, allow_nan=False)
-        (aside / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        for file in (aside / ARRAYS_FILE, aside / f"{name}.json", aside):
+        yield aside
+        for file in (*sorted(aside.rglob("*")), aside):
             _fsync(file)
         aside.chmod(0o755)
         _swap_in(aside, target)
@@ -64,6 +79,12 @@ def write_folder(
         raise GraceError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
+
+
+def write_document(file: Path, document: Mapping[str, Any]) -> None:
+    """Write JSON values, sorted, one a line."""
+    text = json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def read_folder(

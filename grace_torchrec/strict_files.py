@@ -11,7 +11,7 @@ import json
 import math
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
@@ -75,7 +75,7 @@ def read_arrays(file: Path, what: str) -> dict[str, npt.NDArray[Any]]:
     """
     size = plain_file(file, what)
     try:
-        _check_header(file, size)
+        check_header(file, size)
         return load_file(file)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise GraceError(
@@ -103,8 +103,17 @@ def _said(error: Exception) -> str:
     return " ".join(str(error).split())[:MOST_QUOTED]
 
 
-def _check_header(file: Path, size: int) -> None:
-    """Refuse a header that claims other bytes than there are."""
+def check_header(file: Path, size: int, item_bytes: Mapping[str, int] = ITEM_BYTES) -> None:
+    """Refuse a header of a safetensors file that claims other bytes than there are.
+
+    Args:
+        file: The file.
+        size: Its bytes.
+        item_bytes: Types that its arrays may have -> bytes of a value.
+
+    Raises:
+        ValueError: the header does not account for the file.
+    """
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
         if length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
@@ -112,16 +121,18 @@ def _check_header(file: Path, size: int) -> None:
         header = json.loads(stream.read(length), object_pairs_hook=_each_key_once)
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
-    spans = sorted(_span(name, entry) for name, entry in header.items() if name != "__metadata__")
+    spans = sorted(
+        _span(name, entry, item_bytes) for name, entry in header.items() if name != "__metadata__"
+    )
     ends = [0, *(end for _, end in spans)]
     if [begin for begin, _ in spans] != ends[:-1] or ends[-1] != size - LENGTH_BYTES - length:
         raise ValueError("its header does not account for its bytes")
 
 
-def _span(name: str, entry: Any) -> tuple[int, int]:
+def _span(name: str, entry: Any, item_bytes: Mapping[str, int]) -> tuple[int, int]:
     """Return where the bytes of one array begin and end, which its shape must agree with."""
     kind = entry.get("dtype") if isinstance(entry, dict) else None
-    if not isinstance(kind, str) or kind not in ITEM_BYTES:
+    if not isinstance(kind, str) or kind not in item_bytes:
         raise ValueError(f"array {name!r} is not described, or has a type that is not used")
     shape, offsets = entry.get("shape"), entry.get("data_offsets")
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
@@ -129,7 +140,7 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     if len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"array {name!r} has {len(shape)} dimensions")
     begin, end = offsets
-    if end - begin != math.prod(shape) * ITEM_BYTES[kind]:
+    if end - begin != math.prod(shape) * item_bytes[kind]:
         raise ValueError(f"array {name!r} does not fill its bytes")
     return begin, end
 

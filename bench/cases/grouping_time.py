@@ -72,7 +72,7 @@ def grouping_time(
     """Time the methods in turn.
 
     Returns:
-        method -> median_s, q20, q80, peak_mb (the greatest of all rounds), samples.
+        method -> median_s, q20, q80, min_s, peak_mb (the greatest of all rounds), samples.
     """
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     context = multiprocessing.get_context("spawn")
@@ -83,6 +83,15 @@ def grouping_time(
     return {name: _summary(values) for name, values in samples.items()}
 
 
+def faster_than_merci(timed: dict[str, Any]) -> dict[str, float]:
+    """Return the median of MERCI over that of each other method; empty where it was not timed."""
+    if "merci" not in timed:
+        return {}
+    medians = {name: times["median_s"] for name, times in timed.items()}
+    merci_s = medians.pop("merci")
+    return {name: round(merci_s / median, 2) for name, median in medians.items()}
+
+
 def _summary(values: list[tuple[float, float]]) -> dict[str, Any]:
     """Return quantiles of the seconds and the greatest peak."""
     seconds = [round(value[0], 4) for value in values]
@@ -91,6 +100,7 @@ def _summary(values: list[tuple[float, float]]) -> dict[str, Any]:
         "median_s": median,
         "q20": q20,
         "q80": q80,
+        "min_s": min(seconds),
         "peak_mb": round(max(value[1] for value in values), 1),
         "samples": seconds,
     }
@@ -124,5 +134,6 @@ def command(
         raise click.UsageError(f"--method {unknown[0]}: give one of {', '.join(methods())}")
     load_trace(trace, sizes, seed)  # a wrong call fails here, not in a child
     result = grouping_time(trace, sizes, list(names) or methods(), budget, seed, rounds)
+    result["faster_than_merci"] = faster_than_merci(result)
     shown = result if as_json else {name: json.dumps(value) for name, value in result.items()}
     emit({**shown, "machine": machine()}, as_json, "grouping_time")

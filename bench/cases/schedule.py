@@ -14,11 +14,13 @@ from bench.run import emit
 from bench.scheduling.bound import bound
 from bench.scheduling.events import events
 from bench.scheduling.figure3 import figure3
-from bench.scheduling.figure6 import ablation, figure6, sensitivity, table1
+from bench.scheduling.figure6 import figure6
 from bench.scheduling.memory import memory
 from bench.scheduling.order import order
 from bench.scheduling.overhead import overhead
+from bench.scheduling.parts import ablation, sensitivity
 from bench.scheduling.race import race
+from bench.scheduling.table1 import table1
 
 
 def _figure6_whole() -> dict[str, Any]:

@@ -87,17 +87,10 @@ def bags_seen(test: Trace, train: Trace) -> int:
 def given_split(fit: Trace, serve: Trace) -> Split:
     """Return the split of two given traces; the last fifth of ``fit`` is for validation."""
     num_items = max(fit.num_items, serve.num_items)
-    train, test = _over(fit, num_items), _over(serve, num_items)
+    train, test = fit.over(num_items), serve.over(num_items)
     keep = train.num_bags - train.num_bags // 5
     bags = np.arange(train.num_bags)
     return Split(train, train.take(bags[:keep]), train.take(bags[keep:]), test)
-
-
-def _over(trace: Trace, num_items: int) -> Trace:
-    """Return the same bags over a table of ``num_items`` rows."""
-    return Trace(
-        trace.offsets_B1, trace.ids_L, num_items, trace.weights_L, trace.time_B, trace.split_L
-    )
 
 
 def _contents(trace: Trace) -> list[bytes]:

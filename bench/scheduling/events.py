@@ -7,14 +7,14 @@ included; the fewest waits are counted apart, by transitive reduction with reach
 import itertools
 from typing import Any
 
-from bench.scheduling.bound import cells
-from grace_torchrec.schedule.lower import Await, Lowered, Mark, Run, Use, lower
+from bench.scheduling.cells import cells
+from grace_torchrec.schedule.lower import Await, lower
 from grace_torchrec.schedule.schedule import Schedule
 
 
 def events() -> dict[str, Any]:
     """Return the worst cell of each figure, and all cells."""
-    found = []
+    found: list[dict[str, Any]] = []
     for name, schedule in cells().items():
         lowered = lower(schedule)
         fewest = fewest_possible(schedule)
@@ -47,7 +47,7 @@ def fewest_possible(schedule: Schedule) -> int:
         own = [op for op in schedule.order_n if schedule.stream_n[op] == each]
         chain = [fork, *own, join]
         edges |= set(itertools.pairwise(chain))
-    order = [fork, *_topological(schedule), join]
+    order = [fork, *schedule.order_n, join]
     reach = dict.fromkeys(order, 0)
     after: dict[int, list[int]] = {node: [] for node in order}
     for a, b in edges:
@@ -60,14 +60,3 @@ def fewest_possible(schedule: Schedule) -> int:
         and not any(reach[other] >> b & 1 for other in after[a] if other != b)
         for a, b in edges
     )
-
-
-def _topological(schedule: Schedule) -> list[int]:
-    """Return the operators in the host's order: it respects needs and streams."""
-    return list(schedule.order_n)
-
-
-def host_calls(lowered: Lowered) -> dict[str, int]:
-    """Return how many calls of each kind the host makes."""
-    kinds = {"events": Mark, "waits": Await, "switches": Use, "operators": Run}
-    return {name: lowered.count(kind) for name, kind in kinds.items()}

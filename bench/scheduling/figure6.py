@@ -1,20 +1,17 @@
-"""table1 and fig6: the four models beside the paper's numbers, from one calibration.
+"""fig6: latencies of the four models at five concurrencies, from one calibration.
 
-Flow: A30 cost files -> operators joined as a compiler would -> simulated latencies at five
-concurrencies -> gains of RecOS beside the five printed ones; the same with locks off; what was
-held out of the calibration; sensitivity; ablation of each of RecOS's five parts.
+Flow: A30 cost files -> operators joined as a compiler would -> simulated latencies -> gains of
+RecOS beside the five printed ones; the same with locks off; what was held out of the calibration.
 """
 
 import functools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from bench.scheduling.costs import load_costs
 from grace_torchrec.models.bundled import MODELS
 from grace_torchrec.schedule.fusing import Workload, fused
-from grace_torchrec.schedule.simulator import ABLATIONS, POLICIES, RECOS, Calibration, simulate
+from grace_torchrec.schedule.simulator import POLICIES, Calibration, simulate
 
 CLIENTS = (1, 8, 15, 22, 30)
 PRINTED = {
@@ -24,24 +21,12 @@ PRINTED = {
     "wide_deep/TSMS": 68.0,
     "wide_deep/StreamRec": 63.0,
 }
-PRINTED_GRID, PRINTED_PARALLEL = 0.85, 0.78
 FIGURE_1 = (2.0, 7.0)  # latency of 30 clients over that of one: "increases by 1 to 6 times"
 HELD_OUT = ("dlrm", "bst")
 NOT_EVIDENCE = (
     "five targets and eight free numbers: a consistency check, no evidence about a GPU; "
     "operator costs are estimates, the in-house models are not ours"
 )
-SENSITIVE: dict[str, tuple[float, ...]] = {
-    "streams": (2, 4, 8, 16),
-    "locks": (0, 2, 4, 8, 16),
-    "lock_factor": (1.0, 4.0, 8.0),
-    "framework_us": (6.0, 20.0, 80.0),
-    "driver_us": (0.5, 1.5, 3.0),
-    "sync_us": (15.0, 80.0, 160.0),
-    "interference": (0.0, 0.1, 0.2),
-    "threshold": (0.5, 1.0, 2.0, 4.0),
-    "start_rule": (0, 1, 2, 3, 4),
-}
 
 
 @functools.cache
@@ -54,28 +39,6 @@ def workload(name: str) -> Workload:
 def gain(ours: float, theirs: float) -> float:
     """Return by how many percent ours is shorter."""
     return 100 * (1 - ours / theirs)
-
-
-def table1() -> dict[str, Any]:
-    """Return the shares of small grids and of parallel operators, beside the paper's."""
-    rows = []
-    for name in MODELS:
-        found = workload(name)
-        rows.append(
-            {
-                "model": name,
-                "operators": len(found.graph.ops),
-                "grid_at_most_28": found.stats.grid_share(28),
-                "parallel": found.graph.parallel_share(),
-            }
-        )
-    means = {key: float(np.mean([row[key] for row in rows])) for key in ("grid_at_most_28", "parallel")}  # type: ignore[arg-type]  # fmt: skip
-    return {
-        "rows": rows,
-        "mean": means,
-        "printed": {"grid_at_most_28": PRINTED_GRID, "parallel": PRINTED_PARALLEL},
-        "source": "grids are estimated for the A30 at batch 16; the paper's models are in-house",
-    }
 
 
 def figure6(queries: int = 14, clients: tuple[int, ...] = CLIENTS) -> dict[str, Any]:
@@ -122,36 +85,7 @@ def figure6(queries: int = 14, clients: tuple[int, ...] = CLIENTS) -> dict[str, 
     }
 
 
-def ablation(queries: int = 14, clients: int = 30) -> dict[str, dict[str, float]]:
-    """Return, for each model, by how many percent RecOS is slower without each part."""
-    calibration = Calibration.named()
-    found: dict[str, dict[str, float]] = {}
-    for name in MODELS:
-        whole = _mean(name, RECOS, calibration, queries, clients)
-        found[name] = {
-            part: 100 * (_mean(name, policy, calibration, queries, clients) / whole - 1)
-            for part, policy in ABLATIONS.items()
-        }
-    return found
-
-
-def sensitivity(queries: int = 6, clients: int = 30) -> dict[str, dict[str, dict[str, float]]]:
-    """Return DIN's gains over TSSS and MSSS while one number of the calibration changes."""
-    calibration = Calibration.named()
-    table: dict[str, dict[str, dict[str, float]]] = {}
-    for field, values in SENSITIVE.items():
-        table[field] = {}
-        for value in values:
-            changed = replace(calibration, **{field: value})  # type: ignore[arg-type]
-            ours = _mean("din", RECOS, changed, queries, clients)
-            table[field][str(value)] = {
-                rival: gain(ours, _mean("din", POLICIES[rival], changed, queries, clients))
-                for rival in ("TSSS", "MSSS")
-            }
-    return table
-
-
-def _mean(name: str, policy: Any, calibration: Calibration, queries: int, clients: int) -> float:
+def mean_us(name: str, policy: Any, calibration: Calibration, queries: int, clients: int) -> float:
     """Return the mean latency of one cell."""
     found = simulate(
         workload(name), policy, calibration, clients=clients, queries_per_client=queries
@@ -165,7 +99,7 @@ def _latencies(
     """Return mean latencies by number of clients and policy."""
     return {
         str(number): {
-            policy.name: _mean(name, policy, calibration, queries, number)
+            policy.name: mean_us(name, policy, calibration, queries, number)
             for policy in POLICIES.values()
         }
         for number in clients

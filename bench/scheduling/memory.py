@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench.scheduling.bound import cells
+from bench.scheduling.cells import cells
 from bench.scheduling.costs import load_costs
 from grace_torchrec.schedule.backends import hand_over
 from grace_torchrec.schedule.lifetimes import peak_over_single_stream, pools_over_single_stream

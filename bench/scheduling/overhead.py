@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench.scheduling.bound import cells
+from bench.scheduling.cells import cells
 from bench.scheduling.costs import load_costs
 from bench.scheduling.random_programs import random_graph
 from grace_torchrec.models.bundled import MODELS, bundled
@@ -73,7 +73,7 @@ def _lowered_us(name: str) -> tuple[float, float]:
 
 
 def _decision_us(name: str) -> float:
-    """Return the time of one decision of the online scheduler, completions included."""
+    """Return the time of one decision of the online scheduler, a query's start included."""
     costs = load_costs(name, "a30")
     return _online_us(costs.graph, costs.stats, len(costs.graph.ops))
 
@@ -88,13 +88,11 @@ def _segment_us(name: str) -> float:
 def _online_us(graph: OpGraph, stats: OpStats, ops: int) -> float:
     """Return the time of a query's launches for each of ``ops`` operators, the least of many."""
     scheduler = OnlineScheduler(graph, stats, STREAMS)
-    launch, launches = scheduler.launch_next, range(len(graph.ops))
     least = float("inf")
     for _ in range(QUERIES * REPEATS):
-        query = scheduler.begin()
         start = time.thread_time()
-        for _ in launches:
-            launch(query)
+        for _ in scheduler.begin():
+            pass
         least = min(least, time.thread_time() - start)
         for stream, running in enumerate(scheduler.running):
             while running:
@@ -108,8 +106,12 @@ def segment_graph(schedule: Schedule) -> tuple[OpGraph, OpStats]:
     segment_of = {op: number for number, run in enumerate(runs) for op in run}
     ops, stats = [], []
     for number, run in enumerate(runs):
-        needs = {segment_of[need] for op in run for need in schedule.graph.ops[op].needs}
-        ops.append(Op(f"segment{number}", "other", tuple(sorted(needs - {number}))))
+        inside = [schedule.graph.ops[op] for op in run]
+        needs = {segment_of[need] for op in inside for need in op.needs} - {number}
+        reads = tuple(dict.fromkeys(name for op in inside for name in op.reads))
+        writes = tuple(dict.fromkeys(name for op in inside for name in op.writes))
+        name = f"segment{number}"
+        ops.append(Op(name, "other", tuple(sorted(needs)), reads=reads, writes=writes))
         stats.append(OpStat(sum(schedule.times_us[op] for op in run)))
     graph = OpGraph(schedule.graph.name, tuple(ops))
     return graph, OpStats.of(graph, stats, "json", "segments")

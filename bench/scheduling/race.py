@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from bench.scheduling.bound import cells
+from bench.scheduling.cells import cells
 from bench.scheduling.random_programs import random_graph, random_lowered, random_program
 from grace_torchrec.schedule.in_flight import products, prove
 from grace_torchrec.schedule.interleavings import goes_wrong

@@ -4,6 +4,7 @@ Each sub-command lives in a file of its own and is imported when it is called, s
 no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ SUB_COMMANDS = {
     "calibrate": SubCommand(
         "grace_torchrec.cli.calibrate:calibrate_command",
         "Measure this machine's memories for plans.",
+    ),
+    "convert": SubCommand(
+        "grace_torchrec.cli.convert:convert", "Turn a model and its plan into a served folder."
     ),
     "demo": SubCommand(
         "grace_torchrec.cli.demo:demo", "Run the whole job on a trace, with measured numbers."
@@ -101,6 +105,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _run(args: Sequence[str] | None) -> int:
     """Run the command line and return its exit code."""
+    # TorchRec asks torch.fx a question that torch.fx answers with a warning to its authors.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     try:
         result = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
     except GraceError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.readers import FORMATS
+from grace_torchrec.traces.readers import FORMATS, ItemNames
 from grace_torchrec.traces.shards import Thinning, read_shards
 from grace_torchrec.views.profile_text import profile_lines
 
@@ -44,6 +44,16 @@ from grace_torchrec.views.profile_text import profile_lines
     show_default=True,
     help="That read shards.",
 )
+@click.option(
+    "--remap",
+    "names_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Number the items: by this file (the name of row 0, of row 1 ..., one a line) where it is "
+    "there; else by first appearance, and write it.",
+)
+@click.option(
+    "--skip-bad-lines", is_flag=True, help="Leave out lines that cannot be read, and count them."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def profile(
     traces: tuple[Path, ...],
@@ -54,15 +64,28 @@ def profile(
     most_ids: int | None,
     share: float,
     processes: int,
+    names_file: Path | None,
+    skip_bad_lines: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Read TRACE (a file, its shards or a folder of them) and write a profile folder."""
+    made = names_file is not None and not names_file.exists()
+    names = None
+    if names_file is not None:
+        names = ItemNames() if made else ItemNames.load(names_file)
     read = read_shards(
-        traces, trace_format, thinning=Thinning(most_ids, share), processes=processes
+        traces,
+        trace_format,
+        thinning=Thinning(most_ids, share),
+        processes=processes,
+        names=names,
+        skip_bad_lines=skip_bad_lines,
     )
     bags = read.trace
     recorded = Profile.from_trace(table, bags, features or (table.removeprefix("t_"),))
     recorded.save(out)
+    if names is not None and names_file is not None and made:
+        names.save(names_file)
     summary = {
         "profile": str(out),
         "table": table,
@@ -76,6 +99,9 @@ def profile(
         "bags_capped": read.bags_capped,
         "ids_dropped": read.ids_dropped,
         "pairs_dropped": read.pairs_dropped,
+        "lines_skipped": read.lines_skipped,
+        "first_skipped": read.first_skipped,
+        "names": str(names_file) if made else None,
         "note": bags.note,
     }
     if as_json:

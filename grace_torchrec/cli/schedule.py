@@ -10,6 +10,7 @@ from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
+from grace_torchrec.schedule.tracing import without_tracing_note
 from grace_torchrec.views.chrome_trace import chrome_trace
 from grace_torchrec.views.gantt import gantt
 from grace_torchrec.views.schedule_text import schedule_lines
@@ -43,9 +44,10 @@ def schedule(
     """Schedule MODEL over streams (dlrm, wide_deep, din, bst, or package.module:function)."""
     if streams < 1 or not 1 <= queries <= 8:
         raise click.UsageError("--streams is one or more, --queries is 1 to 8.")
-    example = load_model(model)
     costs = CostFile.load(stats).stats if stats else None
-    result = schedule_(example.model, example.batches[0], streams, stats=costs, queries=queries)
+    with without_tracing_note():
+        example = load_model(model)
+        result = schedule_(example.model, example.batches[0], streams, stats=costs, queries=queries)
     if result.schedule is not None:
         if trace is not None:
             _write(trace, json.dumps(chrome_trace(result.schedule)))

@@ -12,7 +12,7 @@ from grace_torchrec.schedule.fusing import Workload, fused
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.roofline import A30, roofline
 from grace_torchrec.schedule.simulator import POLICIES, Calibration, simulate
-from grace_torchrec.schedule.tracing import op_graph, trace
+from grace_torchrec.schedule.tracing import op_graph, trace, without_tracing_note
 from grace_torchrec.views.schedule_text import latency_table
 
 RATE = 1000.0
@@ -86,7 +86,8 @@ def _workload(model: str, stats: Path | None) -> Workload:
     if stats is not None:
         costs = CostFile.load(stats)
         return fused(costs.graph, costs.stats)
-    example = load_model(model)
-    gm = trace(example.model)
-    graph = op_graph(gm, model)
-    return fused(graph, roofline(gm, graph, example.batches[0], A30))
+    with without_tracing_note():
+        example = load_model(model)
+        gm = trace(example.model)
+        graph = op_graph(gm, model)
+        return fused(graph, roofline(gm, graph, example.batches[0], A30))

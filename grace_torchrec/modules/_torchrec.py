@@ -4,9 +4,12 @@ Flow: embedding_bag_collection.py, swap.py and verify.py build and read stock co
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchrec.distributed.types import ShardedModule
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import (
     EmbeddingBagCollection,
@@ -85,3 +88,68 @@ def table_config(
 def output_names(configs: Sequence[EmbeddingBagConfig]) -> list[str]:
     """Return the keys of the stock output in order (``feature@table`` where features repeat)."""
     return [name for names in get_embedding_names_by_table(list(configs)) for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalShard:
+    """The part of a sharded table that this rank holds, in place.
+
+    Attributes:
+        rows: ``[rows, columns]``: writing to it writes the table.
+        first_row: Row of the table where it begins.
+        first_column: Column where it begins.
+    """
+
+    rows: Tensor
+    first_row: int
+    first_column: int
+
+
+def is_sharded(collection: nn.Module) -> bool:
+    """Tell whether DistributedModelParallel put a sharded collection in the place of a stock one."""
+    return type(collection) is not EmbeddingBagCollection and isinstance(collection, ShardedModule)
+
+
+def local_shards(sharded: nn.Module) -> dict[str, list[LocalShard]]:
+    """Return table name -> what this rank holds of it; an empty list where it holds nothing.
+
+    Rows that a software cache holds are written back first (the state-dict hook does that).
+    """
+    shards: dict[str, list[LocalShard]] = {}
+    for key, value in sharded.state_dict().items():
+        _, name, part = key.split(".")
+        if part == "weight":
+            shards[name] = _shards_of(value)
+    return shards
+
+
+def _shards_of(value: Any) -> list[LocalShard]:
+    """Return the local shards of a ShardedTensor, a DTensor over shards, or a whole tensor."""
+    value = getattr(value, "_local_tensor", value)
+    if not hasattr(value, "local_shards"):
+        return [LocalShard(value, 0, 0)]  # data parallel: every rank holds all of it
+    if hasattr(value, "local_offsets"):
+        pairs = zip(value.local_shards(), value.local_offsets(), strict=True)
+        return [LocalShard(rows, *offsets) for rows, offsets in pairs]
+    shards = value.local_shards()
+    return [LocalShard(shard.tensor, *shard.metadata.shard_offsets) for shard in shards]
+
+
+def forget_cached_rows(sharded: Any) -> None:
+    """Drop what software caches hold of tables that were just written to."""
+    for lookup in sharded._lookups:
+        getattr(lookup, "module", lookup).purge()  # data-parallel ones are wrapped
+
+
+def is_pipelined(sharded: nn.Module) -> bool:
+    """Tell whether a train or eval pipeline has taken the forward of a sharded collection over."""
+    forward = vars(sharded).get("forward")  # a pipeline that was detached leaves its own there
+    return forward is not None and getattr(forward, "__self__", None) is not sharded
+
+
+def most_of_all_ranks(sharded: Any, number: int) -> int:
+    """Return the largest of the numbers that the ranks of a sharded collection bring (collective)."""
+    group = sharded._env.process_group
+    largest = torch.tensor([number], device=sharded._device)
+    torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
+    return int(largest)

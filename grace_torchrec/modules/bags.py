@@ -87,11 +87,16 @@ def _stride_and_offsets(features: KeyedJaggedTensor, num_keys: int) -> tuple[int
         )
     if given is not None and given.numel() == num_bags + 1:
         offsets = given if given.dtype == torch.int64 else given.to(torch.int64)
+    elif torch.compiler.is_exporting():
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).to(torch.int64)
     else:
         offsets = torch.zeros(num_bags + 1, dtype=torch.int64, device=features.values().device)
         if lengths is not None and num_bags:
             torch.cumsum(lengths, 0, out=offsets[1:])
     offsets = offsets.contiguous()
+    if torch.compiler.is_exporting():  # there are no numbers yet: the program checks them
+        num_ids = features.values().numel()
+        return stride, torch.ops.grace.checked_offsets(offsets, lengths, num_ids), num_ids
     return stride, offsets, _check_offsets(offsets, lengths)
 
 
@@ -141,3 +146,20 @@ def _weights(features: KeyedJaggedTensor, is_weighted: bool, strict: bool) -> Te
             f"{tuple(features.values().shape)}; one for each id expected"
         )
     return weights.to(torch.float32).contiguous()
+
+
+def _checked_offsets_op(offsets: Tensor, lengths: Tensor | None, num_ids: int) -> Tensor:
+    """Check the offsets of an exported program's batch, and return them."""
+    last = _check_offsets(offsets, lengths)
+    if last != num_ids:
+        raise GraceError(f"batch lengths add up to {last}, there are {num_ids} ids")
+    return offsets.clone()
+
+
+_LIBRARY = torch.library.Library("grace", "FRAGMENT")  # type: ignore[no-untyped-call]
+_SCHEMA = "checked_offsets(Tensor offsets, Tensor? lengths, int num_ids) -> Tensor"
+_LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]
+_LIBRARY.impl("checked_offsets", _checked_offsets_op, "CPU")  # type: ignore[no-untyped-call]
+torch.library.register_fake(
+    "grace::checked_offsets", lambda offsets, lengths, num_ids: offsets.clone(), lib=_LIBRARY
+)

@@ -1,7 +1,8 @@
 """Checkpoints: exactly the stock state-dict keys, both ways; a load rebuilds the sums.
 
 Flow: state dicts of a swapped model hold ``embedding_bags.<table>.weight`` and nothing else of
-this package; stored rows are derived state and never saved.
+this package; stored rows are derived state and never saved.  Sharded models hold ShardedTensors
+under the same keys; a load leaves their sums stale until all ranks rebuild them.
 """
 
 from collections.abc import MutableMapping
@@ -66,7 +67,7 @@ def _to_inner_keys(
         given = state.pop(stock, None)
         if given is None:
             missing_keys.append(stock)
-        elif given.shape != present[inner].shape:
+        elif tuple(given.shape) != tuple(present[inner].shape):
             error_msgs.append(
                 f"size mismatch for {stock}: the checkpoint has shape {tuple(given.shape)}, "
                 f"the model {tuple(present[inner].shape)}."
@@ -81,5 +82,8 @@ def _to_inner_keys(
 
 
 def _rebuild(module: "GraceEmbeddingBagCollection", incompatible: Any) -> None:
-    """Rebuild what was derived."""
-    module.rebuild_sums()
+    """Rebuild what was derived; sharded sums wait for ``rebuild_sums_``, which all ranks call."""
+    if module.is_sharded:
+        module.sharded.forget()
+    else:
+        module.rebuild_sums()

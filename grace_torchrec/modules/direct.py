@@ -107,15 +107,10 @@ class DirectLookup:
     ) -> tuple[Lookup, Tensor, Any] | None:
         """Serve a batch of the usual form by one call, or return None: others say what is wrong."""
         owner = self._owner
-        ids, offsets, lengths = (
-            features.values(),
-            features.offsets_or_none(),
-            features.lengths_or_none(),
-        )
+        ids = features.values()
         if (
-            offsets is None
-            or offsets.dtype != torch.int64
-            or ids.dtype not in ID_TYPES
+            ids.dtype not in ID_TYPES
+            or not _is_vector(ids)
             or owner.is_weighted()
             or features.weights_or_none() is not None
             or features.variable_stride_per_key()
@@ -124,14 +119,10 @@ class DirectLookup:
             return None
         keys, stride = features.keys(), features.stride()
         num_bags = len(keys) * stride
-        if not (_is_vector(ids) and _is_vector(offsets)) or offsets.numel() != num_bags + 1:
+        bounds = _bounds(features, num_bags)
+        if bounds is None:
             return None
-        if not num_bags:
-            return None
-        if lengths is not None and not (
-            _is_vector(lengths) and lengths.numel() == num_bags and lengths.dtype in ID_TYPES
-        ):
-            return None
+        offsets, lengths = bounds
         tables = self._current()
         if tables is None:
             return None
@@ -140,7 +131,8 @@ class DirectLookup:
             return None
         pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
         reads = laid_out.serve(
-            ids.data_ptr(), ids.element_size(), ids.numel(), offsets.data_ptr(), num_bags + 1,
+            ids.data_ptr(), ids.element_size(), ids.numel(),
+            0 if offsets is None else offsets.data_ptr(), num_bags + 1,
             0 if lengths is None else lengths.data_ptr(),
             8 if lengths is None else lengths.element_size(),
             stride, tables.policy, pooled.data_ptr(), torch.get_num_threads(),
@@ -222,6 +214,21 @@ class DirectLookup:
             found = self._tables = LaidOut(self._owner)
         found.watch.check()
         return found
+
+
+def _bounds(
+    features: KeyedJaggedTensor, num_bags: int
+) -> tuple[Tensor | None, Tensor | None] | None:
+    """Return int64 offsets and lengths, at least one of them; None if they are of no usual form."""
+    offsets, lengths = features.offsets_or_none(), features.lengths_or_none()
+    if not num_bags or (offsets is None and lengths is None):
+        return None
+    for given, size in ((offsets, num_bags + 1), (lengths, num_bags)):
+        if given is not None and not (
+            given.dtype in ID_TYPES and _is_vector(given) and given.numel() == size
+        ):
+            return None
+    return None if offsets is None else offsets.to(torch.int64), lengths
 
 
 def _pool(features: FeatureRows, given: RewrittenRows) -> Tensor | None:

@@ -27,6 +27,8 @@ from grace_torchrec.modules.lookup import (
     StockLookup,
 )
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.sharded_lookup import ShardedLookup
+from grace_torchrec.modules.sharded_rewriter import ShardedRewriter
 from grace_torchrec.modules.stored_tables import StoredTables
 from grace_torchrec.plans.plan import TablePlan
 
@@ -49,6 +51,7 @@ class GraceEmbeddingBagCollection(StoredTables):
     Attributes:
         path: As given.
         strict: As given.
+        sharded: What it does once DistributedModelParallel sharded its collections.
         plain_batches: int64 ``[1]``: batches that came plain for tables planned ``ahead``.
 
     Raises:
@@ -56,6 +59,8 @@ class GraceEmbeddingBagCollection(StoredTables):
         PlanMismatch: a table has no plan, or one that was made for another table.
         GraceError: ``bad_ids`` is unknown.
     """
+
+    _FORCE_STATE_DICT_LOAD = True  # DistributedModelParallel then loads by our hooks
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class GraceEmbeddingBagCollection(StoredTables):
         self._rewritten = RewrittenLookup(self._plans)
         self._stock = StockLookup(self._plans, self._output_names)
         self._direct = DirectLookup(self)
+        self.sharded_rewriter = ShardedRewriter(self)
+        self.sharded = ShardedLookup(self)
         counts = torch.zeros(len(self._dims), 2, dtype=torch.int64, device="cpu")
         self.register_buffer("_reads", counts, persistent=False)
         self.plain_batches: Tensor
@@ -112,12 +119,16 @@ class GraceEmbeddingBagCollection(StoredTables):
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )
+        if self.is_sharded:
+            rewritten = self.sharded_rewriter(features)
+            answers = {t: inner(rewritten[0]) for t, inner in self.inner_collections().items()}
+            return self.sharded(answers, rewritten[1], rewritten[2])
         if not self._direct.serves(self):
             self._direct = DirectLookup(self)
         served = self._direct(features)
         if served is not None:
             lookup, pooled, reads = served
-            self._count(lookup.chosen, reads)
+            self.count_reads(lookup.chosen, reads)
             return self._keyed(pooled)
         # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
         # comes, and tables planned ahead take both.
@@ -138,14 +149,14 @@ class GraceEmbeddingBagCollection(StoredTables):
                 pooled, reads = lookup(self, bags, guard)  # type: ignore[arg-type]
             else:
                 pooled, reads = lookup(self, features, bags, guard)
-            self._count(lookup.chosen, reads)
+            self.count_reads(lookup.chosen, reads)
             if len(lookup.chosen) == len(self._dims):
                 return self._keyed(pooled)
             columns = pooled.split(lookup.dims, dim=1)
             pieces |= {f: columns[place] for place, f in enumerate(lookup.chosen)}
         if self._stock.chosen and bags is not None:
             looked_up, reads = self._stock(self, bags, guard)
-            self._count(self._stock.chosen, reads)
+            self.count_reads(self._stock.chosen, reads)
             pieces |= dict(zip(self._stock.chosen, looked_up, strict=True))
         in_order = [pieces[f] for f in range(len(self._dims))]
         return self._keyed(torch.ops.grace.join_columns(in_order))
@@ -195,7 +206,7 @@ class GraceEmbeddingBagCollection(StoredTables):
         finally:
             self._counting = False
 
-    def _count(self, chosen: list[int], reads: Any) -> None:
+    def count_reads(self, chosen: list[int], reads: Any) -> None:
         """Add the reads of the features ``chosen``, only inside ``counting_reads``."""
         if self._counting:
             self._reads[chosen] += torch.as_tensor(reads)

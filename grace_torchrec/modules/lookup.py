@@ -7,8 +7,9 @@ planned ``ahead`` where either may come: plain bags, which read plain rows, or t
 Shapes: F features, B bags of each, D dimension.
 """
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,14 +103,7 @@ def look_up_ahead(
         )  # fmt: skip
         return pooled, given.reads[places]
     assert bags is not None  # only a RewrittenBatch comes without them
-    if not int(plain_batches):
-        logger.warning(
-            "module %r: plain bags came for tables planned 'ahead' (%s): they read plain rows, "
-            "equal and without the gain; pass grace_torchrec.rewrite(batches, model), or plan "
-            "with rewriting='in_line'",
-            module[0], "; ".join(labels),
-        )  # fmt: skip
-    plain_batches += 1
+    tell_plain_batch(module[0], labels, plain_batches)
     ids, offsets, weights, stride, positions = bags
     no_codes = [torch.empty(0, dtype=torch.int32)] * len(rows)
     pooled, reads = torch.ops.grace.pooled_lookup(
@@ -117,6 +111,24 @@ def look_up_ahead(
         mean, no_codes, hot, num_hbm_sums, policy, labels, guard,
     )  # fmt: skip
     return pooled, reads
+
+
+def tell_plain_batch(path: str, labels: Sequence[str], plain_batches: Tensor) -> None:
+    """Count a plain batch for tables planned ``ahead``; the first is told.
+
+    Args:
+        path: Path of the module.
+        labels: Names of the features planned ``ahead``.
+        plain_batches: int64 ``[1]``, the count.
+    """
+    if not int(plain_batches):
+        logger.warning(
+            "module %r: plain bags came for tables planned 'ahead' (%s): they read plain rows, "
+            "equal and without the gain; pass grace_torchrec.rewrite(batches, model), or plan "
+            "with rewriting='in_line'",
+            path, "; ".join(labels),
+        )  # fmt: skip
+    plain_batches += 1
 
 
 class Lookup:
@@ -203,7 +215,7 @@ class RewrittenLookup(AheadLookup):
 class StockLookup(Lookup):
     """The inner collections look rewritten bags up; what they return is added and averaged."""
 
-    ways = ("stock",)
+    ways: tuple[str, ...] = ("stock",)
 
     def __init__(self, plans: Sequence[TablePlan], names: Sequence[str]) -> None:
         super().__init__(plans)
@@ -223,11 +235,26 @@ class StockLookup(Lookup):
         looked_up = {
             tier: inner(rewritten).to_dict() for tier, inner in owner.inner_collections().items()
         }
-        columns = []
+        return self.columns(looked_up, bag_lengths, stride), reads
+
+    def columns(
+        self, looked_up: Mapping[str, Mapping[str, Tensor]], bag_lengths: Tensor, stride: int
+    ) -> list[Tensor]:
+        """Add up what the collections returned, and average where the table pools by MEAN.
+
+        Args:
+            looked_up: Tier -> key -> pooled rows.
+            bag_lengths: Lengths of the original bags ``[F, B]``.
+            stride: Bags B of each feature.
+
+        Returns:
+            float32 ``[B, D]`` for each chosen feature.
+        """
+        columns: list[Tensor] = []
         for place, parts in enumerate(self.parts):
-            column = sum(looked_up[tier][key] for tier, key in parts)
+            column = functools.reduce(torch.add, [looked_up[tier][key] for tier, key in parts])
             column = column[:stride]  # a batch of no bags was looked up as one empty bag
             if self.mean[self.table_of[place]]:
                 column = column / bag_lengths[place].clamp(min=1).unsqueeze(1)
             columns.append(column)
-        return columns, reads
+        return columns

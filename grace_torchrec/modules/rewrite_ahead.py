@@ -8,15 +8,17 @@ numba core gives the GIL away), at most ``prefetch`` ahead.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
+from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.ops_rows import rewrite_features
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
+from grace_torchrec.modules.rewriter import Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 Modules = dict[str, GraceEmbeddingBagCollection]
@@ -40,7 +42,7 @@ def swapped_modules(model: nn.Module) -> Modules:
     """
     found: Modules = {}
     for module in model.modules():
-        if isinstance(module, GraceEmbeddingBagCollection):
+        if takes_rewritten(module):
             known = found.setdefault(module.path, module)
             if known.rewriter.stamp != module.rewriter.stamp:
                 raise GraceError(
@@ -50,6 +52,12 @@ def swapped_modules(model: nn.Module) -> Modules:
     if not found:
         raise GraceError("rewrite: model holds no swapped module; call accelerate_ first")
     return found
+
+
+def takes_rewritten(module: nn.Module) -> TypeGuard[GraceEmbeddingBagCollection]:
+    """Tell whether a module is a collection with codes of its own: swapped, or its served twin."""
+    is_collection = isinstance(module, EmbeddingBagCollectionInterface)
+    return is_collection and isinstance(getattr(module, "rewriter", None), Rewriter)
 
 
 def rewrite_one(batch: Any, modules: Modules) -> Any:

@@ -7,7 +7,7 @@ derived state.
 Shapes: T tables, N items, R stored rows, D dimension.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from grace_torchrec.modules import _torchrec, freshness
 from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.lookup import refuse_unreadable
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
+from grace_torchrec.modules.sharded_lookup import ShardedLookup
 from grace_torchrec.plans.held import stored_sets
+from grace_torchrec.plans.inner_tables import stored_name
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
 
@@ -41,12 +43,15 @@ class StoredTables(EmbeddingBagCollectionInterface):
 
     Attributes:
         rewriter: Codes and hot rows of every table.
+        sharded: What it does once DistributedModelParallel sharded its collections.
 
     Raises:
         NotSupported: a device or type this version has no kernels for.
         PlanMismatch: a table has no plan, or one that was made for another table.
         GraceError: ``bad_ids`` is unknown.
     """
+
+    sharded: ShardedLookup
 
     def __init__(
         self, collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan], bad_ids: str
@@ -91,6 +96,17 @@ class StoredTables(EmbeddingBagCollectionInterface):
         )
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether DistributedModelParallel sharded its collections."""
+        modules: Any = self._modules
+        return any(_torchrec.is_sharded(modules[tier]) for tier in TIERS if tier in modules)
+
+    @property
+    def stored_tables(self) -> dict[str, tuple[str, int]]:
+        """Table of stored rows -> its tier, and the number of its original table."""
+        return self._sets
+
+    @property
     def table_plans(self) -> list[TablePlan]:
         """The plans of the tables, in order."""
         return list(self._plans)
@@ -115,14 +131,19 @@ class StoredTables(EmbeddingBagCollectionInterface):
         return self.weight(table).detach()[:0]
 
     @torch.no_grad()
-    def rebuild_sums(self) -> int:
+    def rebuild_sums(self, progress: Callable[[str], None] | None = None) -> int:
         """Build every stored row anew from the original rows; return how many there are.
 
         Tables on the meta device are left alone: a load builds them.
 
+        Args:
+            progress: Called with a line of text as the work on sharded tables goes on.
+
         Raises:
             NotSupported: a table now has a type, shape or layout that no kernel reads.
         """
+        if self.is_sharded:
+            return self.sharded.rebuild(progress)
         for table, config in enumerate(self._configs):
             shape = (config.num_embeddings, config.embedding_dim)
             refuse_unreadable(repr(config.name), self.weight(table), shape)
@@ -134,19 +155,21 @@ class StoredTables(EmbeddingBagCollectionInterface):
             if (stored.dtype, stored.device) != (weight.dtype, weight.device):  # load with assign
                 stored = nn.Parameter(weight.new_empty(stored.shape), requires_grad=False)
                 getattr(self, tier).embedding_bags[name].weight = stored
-            build_rows(weight.detach(), *self._sets_of(name), stored.data)
+            build_rows(weight.detach(), *self.sets_of(name), stored.data)
             freshness.record_built(weight, stored)
             total += stored.shape[0]
         return total
 
     def stale_tables(self) -> dict[str, str]:
         """Compare every stored row with its sum; return table name -> reason where one differs."""
+        if self.is_sharded:
+            return self.sharded.stale_tables()
         found: dict[str, str] = {}
         for name, (tier, table) in self._sets.items():
             weight, stored = self.weight(table), self.stored(table, tier)
             reason = freshness.why_stale(weight, stored)
             if reason is None:
-                indptr, items = self._sets_of(name)
+                indptr, items = self.sets_of(name)
                 row = freshness.differing_row(weight, stored, indptr, items, 0, stored.shape[0])
                 reason = f"stored row {row} is not the sum of its rows" if row >= 0 else None
             if reason is not None:
@@ -172,7 +195,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
         held: list[Tensor] = []
         for name, (tier, t) in self._sets.items():
             if t == number:
-                held += [self.stored(t, tier), *self._sets_of(name)]
+                held += [self.stored(t, tier), *self.sets_of(name)]
         arrays = self.rewriter.arrays_of(number)
         code = self.rewriter.item_codes()[number]
         packed_bytes = packed_codes(code).num_bytes if code.is_cpu else 0
@@ -184,6 +207,9 @@ class StoredTables(EmbeddingBagCollectionInterface):
         Raises:
             NotSupported: no kernel reads the new type or device; no table is changed then.
         """
+        if self.is_sharded:
+            self.sharded.forget()
+            return super()._apply(fn, recurse)
         for table, config in enumerate(self._configs):
             weight = self.weight(table)
             refuse_unreadable(repr(config.name), fn(weight.new_empty(0)))
@@ -253,7 +279,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
         rows: nn.Parameter = tables[name]._parameters["weight"]
         return rows
 
-    def _sets_of(self, name: str) -> tuple[Tensor, Tensor]:
+    def sets_of(self, name: str) -> tuple[Tensor, Tensor]:
         """Return indptr and items of the sets behind a stored table."""
         buffers: Any = self._buffers
         return buffers[f"{name}_indptr"], buffers[f"{name}_items"]
@@ -264,12 +290,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
         """Return what the freshness check compares."""
         tables: list[Tensor] = [self.weight(t) for t in range(len(self._configs))]
         stored = [self.stored(t, tier) for tier, t in self._sets.values()]
-        sets = [self._sets_of(name) for name in self._sets]
+        sets = [self.sets_of(name) for name in self._sets]
         table_of = [t for _, t in self._sets.values()]
         labels = [repr(config.name) for config in self._configs]
         return tables, table_of, stored, [s[0] for s in sets], [s[1] for s in sets], labels
-
-
-def stored_name(table: str, tier: str) -> str:
-    """Return the name of the table of stored rows beside ``table`` in a tier."""
-    return f"{table}__{tier}_rows"

@@ -104,6 +104,8 @@ def restore_(model: nn.Module, swapped: Swapped) -> None:
             module = None
         if not isinstance(module, GraceEmbeddingBagCollection):
             raise PlanMismatch(f"{path}: holds no swapped module; was the model already restored?")
+        if module.is_sharded:
+            raise NotSupported(f"{path}: is sharded; restore_ before DistributedModelParallel")
         present[path] = module
     for path, original in swapped.originals.items():
         for table, config in enumerate(original.embedding_bag_configs()):
@@ -112,12 +114,12 @@ def restore_(model: nn.Module, swapped: Swapped) -> None:
         _put(model, path, original)
 
 
-def rebuild_sums_(model: nn.Module) -> int:
+def rebuild_sums_(model: nn.Module, progress: Callable[[str], None] | None = None) -> int:
     """Build every stored row anew; arguments and errors: ``grace_torchrec.api``."""
     swapped = [m for m in model.modules() if isinstance(m, GraceEmbeddingBagCollection)]
     if not swapped:
         raise GraceError("model holds no swapped module; call accelerate_ first")
-    return sum(module.rebuild_sums() for module in swapped)
+    return sum(module.rebuild_sums(progress) for module in swapped)
 
 
 def _check_table_names(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_kernels.cpu import rewrite_counted
-from grace_torchrec.errors import GraceError
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one, swapped_modules
@@ -92,6 +92,12 @@ def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
     ]  # fmt: skip
     if not found:
         raise GraceError("model holds no swapped module; call accelerate_ first")
+    sharded = [path for path, module in found if module.is_sharded]
+    if sharded:
+        raise NotSupported(
+            f"{sharded[0]}: is sharded, its rows are on several ranks; verify the model before "
+            "DistributedModelParallel, or compare its sums with stale_tables() on every rank"
+        )
     stale = {path: module.stale_tables() for path, module in found}
     comparisons = {path: _Comparison(module) for path, module in found}
     count = 0 if any(stale.values()) else _run(model, batches, found, comparisons)

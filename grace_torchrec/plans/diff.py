@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding.shards import Sharding
 from grace_torchrec.plans.summary import Contents, PlanSummary, TableSummary, TierPart
 from grace_torchrec.sums.stored_sums import StoredSums
 
@@ -85,6 +86,7 @@ class PlanDiff:
         same: Tables of both that do not.
         totals: Memory -> what all tables together cost there, where it differs.
         time_s: Seconds of the slower memory before and after, where it differs.
+        ranks: Tables of the swapped model that other ranks hold, or hold otherwise.
     """
 
     before: str
@@ -96,11 +98,12 @@ class PlanDiff:
     same: int
     totals: Mapping[str, tuple[Change, ...]]
     time_s: Change | None
+    ranks: tuple[Change, ...] = ()
 
     @property
     def differs(self) -> bool:
         """Whether anything differs; places of the plans do not count."""
-        return bool(self.settings or self.added or self.removed or self.tables)
+        return bool(self.settings or self.added or self.removed or self.tables or self.ranks)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object of ``diff --json``."""
@@ -129,7 +132,26 @@ def diff_plans(before: PlanSummary, after: PlanSummary) -> PlanDiff:
         same=len(both) - len(changed),
         totals=_by_tier(before.tiers, after.tiers),
         time_s=next(_changes(before, after, ("time_s",)), None),
+        ranks=tuple(_ranks(before.sharding, after.sharding)),
     )
+
+
+def _ranks(before: Sharding | None, after: Sharding | None) -> Iterator[Change]:
+    """Yield which tables of the swapped model ranks hold otherwise."""
+    old, new = _held(before), _held(after)
+    for name in dict.fromkeys([*old, *new]):
+        pair = old.get(name, "on no rank"), new.get(name, "on no rank")
+        if pair[0] != pair[1]:
+            yield Change(name, *pair)
+
+
+def _held(sharding: Sharding | None) -> dict[str, str]:
+    """Return dotted path of a table -> how it is held; modelled times are not compared."""
+    if sharding is None:
+        return {}
+    numbers = f"{sharding.world_size} ranks, {sharding.local_world_size} a host"
+    of_tables = {f"{table.module}.{table.table}": table.told for table in sharding.tables}
+    return {"world": f"{numbers}, {sharding.batch_size} bags of a feature a rank", **of_tables}
 
 
 def set_hashes(sums: StoredSums) -> Hashes:

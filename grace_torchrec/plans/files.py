@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from grace_sharding.shards import Sharding
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.parse import (
@@ -31,12 +32,14 @@ from grace_torchrec.plans.parse import (
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.texts import check_texts, names, quoted
-from grace_torchrec.plans.versions import OLDEST, SCHEMA
+from grace_torchrec.plans.versions import OLDEST, SCHEMA, document_of_today
 from grace_torchrec.sums.arrays import code_kind, to_arrays
 
 SOFTWARE = ("grace-torchrec", "numpy", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
 CHECKSUMS = {"plan_sha256", "arrays_sha256"}
-KEYS = {"schema", "software", "memory", "options", "tables", "profile_fingerprint"} | CHECKSUMS
+KEYS = {
+    "schema", "software", "memory", "options", "tables", "profile_fingerprint", "sharding",
+} | CHECKSUMS  # fmt: skip
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
@@ -67,6 +70,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
+    document = document_of_today(document, schema)
     only(document, KEYS, where)
     part(document, "software", dict, where)
     memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
@@ -85,7 +89,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         tables[table.spec.key] = table
     if arrays:
         raise GraceError(f"{path}: holds arrays of no table ({names(arrays)}); make the plan again")
-    return Plan(tables, memory, options, part(document, "profile_fingerprint", str, where))
+    profiled = part(document, "profile_fingerprint", str, where)
+    return Plan(tables, memory, options, profiled, _sharding(document, where))
 
 
 def plan_fingerprint(plan: Plan) -> str:
@@ -117,6 +122,16 @@ def check_plan_fits(plan: Plan, specs: Sequence[TableSpec]) -> None:
                     f"table {key!r} has {name} {found[name]!r} in the model, the plan was made for {value!r}; "
                     "plan this model again"
                 )
+
+
+def _sharding(document: dict[str, Any], where: str) -> Sharding | None:
+    """Read which rank holds what, None where the plan was not made for ranks."""
+    if document["sharding"] is None:
+        return None
+    try:
+        return Sharding.from_json(part(document, "sharding", dict, where))
+    except ValueError as error:
+        raise GraceError(f"{where}: {quoted(str(error))}; make the plan again") from error
 
 
 def table_arrays(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
@@ -156,6 +171,7 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "memory": asdict(plan.memory),
         "options": asdict(plan.options),
         "tables": tables,
+        "sharding": plan.sharding.to_json() if plan.sharding is not None else None,
     }
     plain: dict[str, Any] = json.loads(json.dumps(described))  # tuples become lists, as on disk
     return plain

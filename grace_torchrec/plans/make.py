@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError, PlanMismatch
+from grace_torchrec.plans.candidates import Choice
 from grace_torchrec.plans.choose import choose_sums
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Plan
@@ -42,16 +43,33 @@ def make_plan(
         NoPlan: the original tables fit in no memory.
     """
     options = options or PlanOptions()
+    choices = choose_all(specs, profile, options, seed, in_order, progress)
+    if progress is not None:
+        progress(f"placing {len(specs)} tables on {memory.machine}")
+    tables = settle(specs, choices, memory, options)
+    return Plan({table.spec.key: table for table in tables}, memory, options, profile.fingerprint())
+
+
+def choose_all(
+    specs: Sequence[TableSpec],
+    profile: Profile,
+    options: PlanOptions,
+    seed: int,
+    in_order: bool,
+    progress: Callable[[str], None] | None,
+) -> list[Choice]:
+    """Return what each table could store; arguments as in :func:`make_plan`.
+
+    Raises:
+        PlanMismatch: the profile does not belong to these tables.
+    """
     check_profile_fits(profile, specs)
     choices = []
     for spec in specs:
         if progress is not None:
             progress(f"table {spec.key}: choosing sums")
         choices.append(choose_sums(spec, profile.tables.get(spec.name), options, seed, in_order))
-    if progress is not None:
-        progress(f"placing {len(specs)} tables on {memory.machine}")
-    tables = settle(specs, choices, memory, options)
-    return Plan({table.spec.key: table for table in tables}, memory, options, profile.fingerprint())
+    return choices
 
 
 def check_profile_fits(profile: Profile, specs: Sequence[TableSpec]) -> None:

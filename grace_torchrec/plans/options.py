@@ -6,7 +6,7 @@ Flow: caller -> *PlanOptions* -> choosing, settling, modules; kept in the plan.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.candidates import METHODS
 from grace_torchrec.grouping.choose import LEAST_GAIN
 from grace_torchrec.grouping.paper_greedy import SIZE_LIMITS
@@ -19,6 +19,7 @@ Objective = Literal["time", "cut"]
 Lookup = Literal["auto", "fused", "stock"]
 Rewriting = Literal["in_line", "ahead"]
 BadIds = Literal["raise", "drop", "zero_row"]
+RowDtype = Literal["table", "fp32", "fp16", "int8", "int4"]
 MOST_BUDGET = 1000
 METHOD_CODES: dict[str, type] = {
     "grace": ClusterCode,
@@ -41,14 +42,14 @@ class PlanOptions:
         size_limits: Largest cluster sizes to try with method ``grace``, each 2..8.
         min_gain: Least cut on held-out bags for a verdict "use" (derived, not from the paper).
         lookup: ``fused`` (one op over both tiers), ``stock`` (the inner collections) or ``auto``.
-        row_dtype: Type of stored rows; ``table`` keeps that of the table.
+        row_dtype: Type that ``convert`` gives all rows; ``table`` keeps that of each table.  A
+            swapped module keeps its own type, and rows are priced by it.
         rewriting: How bags will arrive: plain, to be rewritten inside forward (``in_line``), or
             rewritten already by ``grace_torchrec.rewrite`` (``ahead``).
         bad_ids: What serving does with an id outside the table.
 
     Raises:
         GraceError: a value is out of range; the message names it.
-        NotSupported: a known value that this version does not serve yet.
     """
 
     budget: float = 1.0
@@ -57,7 +58,7 @@ class PlanOptions:
     size_limits: tuple[int, ...] = tuple(SIZE_LIMITS)
     min_gain: float = LEAST_GAIN
     lookup: Lookup = "auto"
-    row_dtype: str = "table"
+    row_dtype: RowDtype = "table"
     rewriting: Rewriting = "in_line"
     bad_ids: BadIds = "raise"
 
@@ -85,6 +86,7 @@ class PlanOptions:
             ("objective", Objective),
             ("lookup", Lookup),
             ("bad_ids", BadIds),
+            ("row_dtype", RowDtype),
             ("rewriting", Rewriting),
         )
         for name, known in ((name, get_args(kind)) for name, kind in choices):
@@ -92,10 +94,6 @@ class PlanOptions:
                 raise GraceError(
                     f"options: {name} must be one of {known}, got {getattr(self, name)!r}"
                 )
-        if self.row_dtype != "table":
-            raise NotSupported(
-                f"options: row_dtype {self.row_dtype!r} is not served yet; use 'table'"
-            )
         if self.methods and not self.usable_methods:
             raise GraceError(
                 f"options: methods {self.methods!r} need bags that arrive rewritten: give "

@@ -9,22 +9,27 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement
+from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.curve import CurvePoint, check_cuts, check_rising
 from grace_torchrec.plans.held import extra_of
+from grace_torchrec.plans.inner_tables import check_sharding
 from grace_torchrec.plans.numbers import is_count, is_number
 from grace_torchrec.plans.options import METHOD_CODES, MOST_BUDGET, PlanOptions
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.count_reads import few_take_most
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
+
+if TYPE_CHECKING:
+    from torchrec.distributed.types import ShardingPlan
 
 __all__ = ["CurvePoint", "Plan", "PlanOptions", "Prediction", "TableLookup", "TablePlan", "Verdict"]
 
@@ -256,12 +261,15 @@ class Plan:
         memory: The machine the plan was made for.
         options: What the caller asked for.
         profile_fingerprint: Short hash of the profile the plan was made from.
+        sharding: Which rank holds what, where the plan was made for ranks; ``memory`` is then that
+            of all of them together.
     """
 
     tables: Mapping[str, TablePlan]
     memory: MemoryModel
     options: PlanOptions = field(default_factory=PlanOptions)
     profile_fingerprint: str = ""
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
         """Check that keys name their tables."""
@@ -275,6 +283,8 @@ class Plan:
                 raise GraceError(
                     f"plan: places {need:,} bytes in {name}, {self.memory.machine} has {room:,}"
                 )
+        if self.sharding is not None:
+            check_sharding(self.sharding, self.tables.values())
 
     def __repr__(self) -> str:
         """Tables, verdicts and memories, on one line; ``inspect`` shows the rest."""
@@ -285,6 +295,23 @@ class Plan:
             f"Plan({len(self.tables)} tables{': ' if counts else ''}{counts}; for "
             f"{self.memory.machine}; {extra:,} extra bytes)"
         )
+
+    def sharding_plan(self, device: str = "cuda") -> "ShardingPlan":
+        """Return what DistributedModelParallel takes as ``plan``, for the swapped model.
+
+        Args:
+            device: Type of the ranks' device, ``cuda`` or ``cpu``.
+
+        Raises:
+            GraceError: the plan was not made for ranks.
+        """
+        from grace_sharding.planner_stats import sharding_plan
+
+        if self.sharding is None:
+            raise GraceError(
+                "plan: has no sharding; make it with grace_torchrec.plan(world_size=..)"
+            )
+        return sharding_plan(self.sharding, device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan folder whole or not at all.

@@ -29,6 +29,7 @@ def summarise(plan: Plan, source: str = "") -> PlanSummary:
             "beta": memory.beta,
             "profile": plan.profile_fingerprint,
         },
+        sharding=plan.sharding,
     )
 
 

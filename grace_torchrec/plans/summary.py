@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding.shards import Sharding
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Kind = Literal["grace", "torchrec"]
@@ -130,6 +131,7 @@ class PlanSummary:
         rooms: Memory -> bytes it has for rows; empty: not known.
         tables: One entry for each table.
         settings: What was asked for and what it was made from, name -> value.
+        sharding: Which rank holds what, where the plan was made for ranks.
     """
 
     kind: Kind
@@ -138,6 +140,7 @@ class PlanSummary:
     rooms: Mapping[str, int]
     tables: tuple[TableSummary, ...]
     settings: Mapping[str, Any]
+    sharding: Sharding | None = None
 
     @property
     def tiers(self) -> tuple[TierPart, ...]:
@@ -193,6 +196,7 @@ class PlanSummary:
                 for part in tiers
             },
             "tables": [table.document() for table in self.tables],
+            "sharding": None if self.sharding is None else self.sharding.to_json(),
         }
 
 

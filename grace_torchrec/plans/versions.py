@@ -6,6 +6,7 @@ written as not known; what it decided stays.
 Schema 1 (before several methods): method ``grace`` only, its size limit chosen by cut and not told;
 no curve, no cuts of candidates, no reads of sums; extra bytes without the sets kept for rebuilding.
 Schemas 1 and 2: the time of the stock table, not in which memory it is spent.
+They are plans for one device only: no sharding.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,11 @@ from grace_torchrec.plans.held import Extra
 SCHEMA = 3
 OLDEST = 1
 SAME_TIME = 1e-6  # relative: times that differ by less are one time
+
+
+def document_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
+    """Return a whole document with today's keys; its parts stay as they are."""
+    return {"sharding": None, **document} if schema < 3 else dict(document)
 
 
 def options_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:

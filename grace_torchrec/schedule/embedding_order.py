@@ -68,10 +68,15 @@ class EmbeddingOrder:
         self.count, self.rule = count, START_RULES[rule]
         self.now = self.start = 0
 
-    def begin_query(self) -> list[int]:
-        """Return the order of a new query's embeddings."""
+    def next_start(self) -> int:
+        """Return where the round of a new query starts."""
         self.start = self.rule(self.now, self.start, self.count)
         self.now = self.start
+        return self.start
+
+    def begin_query(self) -> list[int]:
+        """Return the order of a new query's embeddings."""
+        self.next_start()
         return [(self.start + place) % self.count for place in range(self.count)]
 
     def launched(self, embedding: int) -> None:

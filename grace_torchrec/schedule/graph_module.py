@@ -246,7 +246,7 @@ def annotate(gm: fx.GraphModule, schedule: Schedule) -> int:
     """Write each operator's stream into ``node.meta["custom"]`` for torch.compile.
 
     Dynamo keeps it on calls of functions only: give it a graph without modules, as torch.export
-    makes. Inductor keeps the streams on CUDA; the CPU code of torch 2.13's inductor fails on them.
+    makes, and compile with ``compiling.stream_backend``, which writes the waits between streams.
     Returns how many nodes changed: none the second time.
     """
     nodes = {node.name: node for node in gm.graph.nodes}

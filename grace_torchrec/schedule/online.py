@@ -3,12 +3,13 @@
 Flow: OpGraph + OpStats -> *OnlineScheduler* -> (operator, stream) one at a time.
 Source: RecOS, IJCAI'25, section 3.4: highest DepValue first, embeddings in a round of their own,
 streams by expected completion, caches on the stream that holds them.  It runs once for every
-launch, so the rules of :mod:`stream_choice` and :mod:`monitor` are written out in one method.
+launch, so the rules of :mod:`stream_choice` and :mod:`monitor` are written out in one generator.
 Derived: a *segment* (a run of operators that a static schedule issues to one stream) is one unit,
 which spreads a decision over its operators.
 """
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from grace_torchrec.errors import GraceError
@@ -17,18 +18,7 @@ from grace_torchrec.schedule.lower import Lowered, Run, Use
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.priority import priority
-
-EMBEDDINGS_AFTER = 1e6  # computing operators that are ready go first
-
-
-class Query:
-    """A query that is being launched: what is ready, what is missing, where operators went."""
-
-    __slots__ = ("missing", "ready", "stream_of")
-
-    def __init__(self, missing: list[int], ready: list[tuple[float, int]]) -> None:
-        self.missing, self.ready = missing, ready
-        self.stream_of = [-1] * len(missing)
+from grace_torchrec.schedule.resources import resource_groups
 
 
 class OnlineScheduler:
@@ -62,71 +52,71 @@ class OnlineScheduler:
         stats.check(graph)
         if num_streams < 1:
             raise GraceError(f"online scheduler: {num_streams} streams; give one or more")
-        self.needs, self.users = graph.needs, graph.needed_by()
+        self.graph, self.needs = graph, graph.needs
         self.times, self.limit = stats.times_us, threshold * processors
         self.grids = [min(grid, processors) for grid in stats.grids]
-        self.caches = [op.writes[0] if op.writes else None for op in graph.ops]
-        self.keys = [-value for value in priority("dep_local", graph, stats).tolist()]
-        tables = [place for place, op in enumerate(graph.ops) if op.kind == "embedding"]
-        self.turn_of = {place: turn for turn, place in enumerate(tables)}
-        self.tables = tables
-        self.rounds = EmbeddingOrder(len(tables), start_rule) if tables else None
+        self.groups = resource_groups(graph)
+        self.worth = priority("dep_local", graph, stats).tolist()
+        self.turns = turns(graph)
+        tables = max(self.turns, default=-1) + 1
+        self.rounds = EmbeddingOrder(tables, start_rule) if tables else None
+        self.orders: dict[int, list[int]] = {}  # by start of the round of embeddings
         self.backlog_us = [0.0] * num_streams
         self.running: list[deque[int]] = [deque() for _ in range(num_streams)]
         self.blocks = 0  # of the first operators of all streams
-        self.owner: dict[str, list[int]] = {}  # cache -> [stream, operators launched there]
+        self.owner = [-1] * len(graph.ops)  # stream of a group of resources
+        self.using = [0] * len(graph.ops)  # operators of a group that are launched and not done
 
-    def begin(self) -> Query:
-        """Start a query."""
-        missing = [len(needed) for needed in self.needs]
-        keys = list(self.keys)
-        if self.rounds is not None:
-            for place, table in enumerate(self.rounds.begin_query()):
-                keys[self.tables[table]] = EMBEDDINGS_AFTER + place
-        ready = [(keys[op], op) for op, count in enumerate(missing) if not count]
-        heapify(ready)
-        return Query(missing, ready)
+    def begin(self) -> Iterator[tuple[int, int]]:
+        """Start a query; return its operators and their streams, each decided when it is asked for.
 
-    def launch_next(self, query: Query) -> tuple[int, int]:
-        """Return the next operator of a query and its stream; all that needs it may follow.
-
-        Raises:
-            IndexError: every operator was launched.
+        Operators may be launched one after the other at once: what they need was launched before.
+        Queries may be asked in any order.
         """
-        _, op = heappop(query.ready)
-        backlog, cache = self.backlog_us, self.caches[op]
-        held = self.owner.get(cache) if cache is not None else None
-        if held is not None and held[1]:
-            stream = held[0]
-        else:
-            least = min(backlog)
-            stream = backlog.index(least)
-            if least == 0.0:  # idle: best one that ran what it needs
-                for need in self.needs[op]:
-                    if backlog[query.stream_of[need]] == 0.0:
-                        stream = query.stream_of[need]
-                        break
-            elif self.blocks + self.grids[op] > self.limit and len(backlog) > 1:
-                first = self.grids[self.running[stream][0]]
-                if self.blocks - first + self.grids[op] > self.limit:
-                    stream = backlog.index(sorted(backlog)[1])
-        if cache is not None:
-            if held is None or not held[1]:
-                self.owner[cache] = [stream, 1]
+        start = self.rounds.next_start() if self.rounds is not None else 0
+        order = self.orders.get(start)
+        if order is None:
+            order = self.orders[start] = launch_order(self.graph, self.worth, start)
+        return self._decisions(order)
+
+    def _decisions(self, order: list[int]) -> Iterator[tuple[int, int]]:
+        """Choose the stream of one operator after the other; what does not change is local.
+
+        Args:
+            order: A query's operators, each after those it needs.
+        """
+        needs, times, grids, groups = self.needs, self.times, self.grids, self.groups
+        turn_n, rounds, limit = self.turns, self.rounds, self.limit
+        backlog, queues, owner, using = self.backlog_us, self.running, self.owner, self.using
+        several, stream_of = len(backlog) > 1, [-1] * len(order)
+        for op in order:
+            group = groups[op]
+            if group >= 0 and using[group]:
+                stream = owner[group]
             else:
-                held[1] += 1
-        running = self.running[stream]
-        if not running:
-            self.blocks += self.grids[op]
-        running.append(op)
-        backlog[stream] += self.times[op]
-        query.stream_of[op] = stream
-        missing = query.missing
-        for user in self.users[op]:
-            missing[user] -= 1
-            if not missing[user]:
-                heappush(query.ready, (self.keys[user], user))
-        return op, stream
+                least = min(backlog)
+                stream = backlog.index(least)
+                if least == 0.0:  # idle: best one that ran what it needs
+                    for need in needs[op]:
+                        if backlog[stream_of[need]] == 0.0:
+                            stream = stream_of[need]
+                            break
+                elif several and self.blocks + grids[op] > limit:
+                    first = grids[queues[stream][0]]
+                    if self.blocks - first + grids[op] > limit:
+                        stream = backlog.index(sorted(backlog)[1])
+            if group >= 0:
+                owner[group] = stream
+                using[group] += 1
+            queue = queues[stream]
+            if not queue:
+                self.blocks += grids[op]
+            queue.append(op)
+            backlog[stream] += times[op]
+            stream_of[op] = stream
+            if rounds is not None and turn_n[op] >= 0:
+                rounds.launched(turn_n[op])
+            yield op, stream
 
     def complete(self, stream: int) -> int:
         """Note that the first operator of a stream is done; return it.
@@ -142,10 +132,50 @@ class OnlineScheduler:
             self.blocks += self.grids[running[0]]
         else:
             self.backlog_us[stream] = 0.0
-        cache = self.caches[op]
-        if cache is not None:
-            self.owner[cache][1] -= 1
+        if self.groups[op] >= 0:
+            self.using[self.groups[op]] -= 1
         return op
+
+
+def turns(graph: OpGraph) -> list[int]:
+    """Return the place of each operator in the round of embeddings; -1 for all others."""
+    tables = [place for place, op in enumerate(graph.ops) if op.kind == "embedding"]
+    turn_n = [-1] * len(graph.ops)
+    for turn, place in enumerate(tables):
+        turn_n[place] = turn
+    return turn_n
+
+
+def launch_order(graph: OpGraph, worth_n: Sequence[float], start: int) -> list[int]:
+    """Return the order in which a query's operators are launched.
+
+    An operator is ready once what it needs was launched (events do the rest): among those that are,
+    the worthiest goes first, and embeddings in their round after all others.  So the order depends
+    on the start of the round alone, and is computed once for each.
+
+    Args:
+        graph: Operators.
+        worth_n: Their priorities.
+        start: Embedding that begins the round.
+    """
+    turn_n, users = turns(graph), graph.needed_by()
+    tables = max(turn_n, default=-1) + 1
+    key_n = [
+        (turn >= 0, (turn - start) % tables if turn >= 0 else -worth)
+        for turn, worth in zip(turn_n, worth_n, strict=True)
+    ]
+    missing = [len(op.needs) for op in graph.ops]
+    ready = [(key_n[op], op) for op, count in enumerate(missing) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        _, op = heappop(ready)
+        order.append(op)
+        for user in users[op]:
+            missing[user] -= 1
+            if not missing[user]:
+                heappush(ready, (key_n[user], user))
+    return order
 
 
 def segments(lowered: Lowered) -> list[tuple[int, ...]]:

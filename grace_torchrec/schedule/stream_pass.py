@@ -28,6 +28,7 @@ from grace_torchrec.schedule.lower import Lowered, lower
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
+from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.tracing import LEAVES, find_aliases, op_graph, trace
@@ -169,38 +170,6 @@ def ensures(gm: fx.GraphModule, schedule: Schedule, queries: int) -> tuple[Lower
             f"{proof.races[0]}; nothing was changed, run it on a single stream"
         )
     return lowered, proof
-
-
-def resource_pins(graph: OpGraph, stats: OpStats, streams: int) -> dict[str, int]:
-    """Return the stream of every operator that uses a resource, the same for all its users.
-
-    Resources that share an operator share a stream; the heaviest groups are spread first.
-    Derived: the paper keeps an embedding operator on its previous stream where it would conflict.
-    """
-    group = list(range(len(graph.ops)))
-
-    def head(place: int) -> int:
-        """Return the first operator of a group."""
-        while group[place] != place:
-            place = group[place]
-        return place
-
-    first: dict[str, int] = {}
-    for place, op in enumerate(graph.ops):
-        for name in (*op.reads, *op.writes):
-            group[head(place)] = head(first.setdefault(name, place))
-    weight: dict[int, float] = {}
-    for place, op in enumerate(graph.ops):
-        if op.reads or op.writes:
-            weight[head(place)] = weight.get(head(place), 0.0) + stats.stats[place].time_us
-    load = [0.0] * streams
-    chosen: dict[int, int] = {}
-    for heaviest in sorted(weight, key=lambda h: -weight[h]):
-        chosen[heaviest] = min(range(streams), key=load.__getitem__)
-        load[chosen[heaviest]] += weight[heaviest]
-    return {
-        op.name: chosen[head(place)] for place, op in enumerate(graph.ops) if op.reads or op.writes
-    }
 
 
 def _profile(gm: fx.GraphModule, graph: OpGraph, example: tuple[Any, ...]) -> OpStats:

@@ -6,8 +6,10 @@ A view stays with the operator whose memory it shows; an in-place operator write
 later readers need it and it needs the earlier ones.
 """
 
+import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,26 @@ def trace(model: nn.Module, leaves: Iterable[str] = LEAVES) -> fx.GraphModule:
             "it keeps running on a single stream"
         ) from error
     return fx.GraphModule(model, graph, type(model).__name__)
+
+
+@contextmanager
+def without_tracing_note() -> Iterator[None]:
+    """Keep torch.fx from telling TorchRec's callers what TorchRec should call instead.
+
+    TorchRec asks ``is_fx_tracing`` whenever it makes a KeyedJaggedTensor; torch notes that once in
+    every process, on standard error, and nobody who runs a model can act on it.
+    """
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        """Return whether a record is not that note."""
+        return not record.getMessage().startswith("is_fx_tracing will return true")
+
+    logger = logging.getLogger("torch.fx._symbolic_trace")
+    logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_wanted)
 
 
 def op_graph(gm: fx.GraphModule, name: str | None = None, aliases: Iterable[str] = ()) -> OpGraph:

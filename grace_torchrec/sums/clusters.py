@@ -178,16 +178,18 @@ def cluster_sets(
         (indptr ``[R + 1]``, items): CSR of stored row -> item ids.
     """
     sizes = np.diff(cluster_offsets_C1)
-    patterns = {k: _subset_patterns(k) for k in np.unique(sizes)}
-    lengths = [patterns[k][0] for k in sizes]
-    indptr = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    if lengths:
-        np.cumsum(np.concatenate(lengths), out=indptr[1:])
-    items = [
-        members_M[start + patterns[k][1]]
-        for start, k in zip(cluster_offsets_C1[:-1], sizes, strict=True)
-    ]
-    return indptr, np.concatenate(items) if items else np.zeros(0, np.int64)
+    num_sums, num_items = np.zeros_like(sizes), np.zeros_like(sizes)
+    of_size = {int(k): (np.flatnonzero(sizes == k), *_subset_patterns(int(k))) for k in set(sizes)}
+    for clusters, lengths, slots in of_size.values():
+        num_sums[clusters], num_items[clusters] = lengths.size, slots.size
+    indptr = np.zeros(int(num_sums.sum()) + 1, np.int64)
+    items = np.empty(int(num_items.sum()), np.int64)
+    first_sum, first_item = np.cumsum(num_sums) - num_sums, np.cumsum(num_items) - num_items
+    for clusters, lengths, slots in of_size.values():  # all clusters of one size together
+        indptr[1 + first_sum[clusters, None] + np.arange(lengths.size)] = lengths
+        members = members_M[cluster_offsets_C1[clusters, None] + slots]
+        items[first_item[clusters, None] + np.arange(slots.size)] = members
+    return np.cumsum(indptr), items
 
 
 @functools.cache

@@ -8,7 +8,6 @@ Shapes: B bags, B1 = B + 1, L ids.
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,17 +15,16 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.merge import cap_bags, check_alike, concatenate, merged_note, sample_bags
-from grace_torchrec.traces.readers import stream
+from grace_torchrec.traces.array_files import join_on_disk, load_arrays, save_arrays
+from grace_torchrec.traces.merge import cap_bags, concatenate, sample_bags
+from grace_torchrec.traces.readers import BadLines, ItemNames, stream
 from grace_torchrec.traces.trace import Trace
-
-_ARRAYS = ("offsets_B1", "ids_L", "weights_L", "time_B", "split_L")
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class ShardedTrace:
         bags_capped: Bags that lost ids to ``most_ids``, before bags were sampled.
         ids_dropped: Ids they lost.
         pairs_dropped: Pairs of ids that are not seen together any more for it.
+        lines_skipped: Bad lines of text that were left out.
+        first_skipped: What was wrong with the first of them.
     """
 
     trace: Trace
@@ -73,6 +73,17 @@ class ShardedTrace:
     bags_capped: int
     ids_dropped: int
     pairs_dropped: int
+    lines_skipped: int = 0
+    first_skipped: str = ""
+
+
+class _Reading(NamedTuple):
+    """How every file is read; the arguments of :func:`read_shards`."""
+
+    format: str | None
+    thinning: Thinning
+    names: ItemNames | None
+    skip_bad_lines: bool
 
 
 class _Piece(NamedTuple):
@@ -80,17 +91,19 @@ class _Piece(NamedTuple):
 
     Attributes:
         trace: The bags, or None where they are in ``folder``.
-        folder: See ``_saved``.
-        counts: Bags and ids read, bags capped, ids and pairs dropped.
+        folder: See ``save_arrays``.
+        counts: Bags and ids read, bags capped, ids and pairs dropped, lines skipped.
+        skipped: What was wrong with the first line skipped in its file.
     """
 
     trace: Trace | None
     folder: str
-    counts: tuple[int, int, int, int, int]
+    counts: tuple[int, int, int, int, int, int]
+    skipped: str
 
     def load(self) -> Trace:
         """Return the bags; a folder is removed."""
-        return _loaded(self.folder) if self.trace is None else self.trace
+        return load_arrays(self.folder) if self.trace is None else self.trace
 
 
 def shard_paths(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -120,6 +133,8 @@ def read_shards(
     thinning: Thinning | None = None,
     processes: int = 1,
     folder: str | os.PathLike[str] | None = None,
+    names: ItemNames | None = None,
+    skip_bad_lines: bool = False,
 ) -> ShardedTrace:
     """Read the files of one trace, in their order.
 
@@ -131,6 +146,9 @@ def read_shards(
             spawned, so a script that calls this needs a ``__main__`` guard.
         folder: Where the arrays of the result are kept, for traces larger than memory: they
             are mapped, and the folder, one for each trace, must outlive it. None: in memory.
+        names: Numbers the items, of all files in their order, in one process; see
+            :func:`grace_torchrec.traces.readers.stream`. None: they keep their numbers.
+        skip_bad_lines: Leave bad lines of text out and count them.
 
     Raises:
         GraceError: a file is refused, files do not fit together, a process died, or an
@@ -140,39 +158,49 @@ def read_shards(
     files, thinning = shard_paths(paths), thinning or Thinning()
     if processes < 1:
         raise GraceError(f"shards: processes is {processes}; give 1 or more")
-    totals = np.zeros(5, np.int64)
+    if names is not None and processes > 1:
+        raise GraceError(
+            f"shards: items are numbered by one process, processes is {processes}; give 1"
+        )
+    totals, skipped = np.zeros(6, np.int64), list[str]()
+    reading = _Reading(format, thinning, names, skip_bad_lines)
     try:
         with tempfile.TemporaryDirectory(prefix="shards.", dir=folder) as spool:
-            kept = _kept(_pieces(files, format, thinning, processes, spool), thinning, totals)
-            trace = concatenate(kept) if folder is None else _on_disk(kept, Path(folder), spool)
+            pieces = _pieces(files, reading, processes, spool)
+            kept = _kept(pieces, thinning, totals, skipped)
+            trace = concatenate(kept) if folder is None else join_on_disk(kept, Path(folder), spool)
     except OSError as error:
         place = folder or tempfile.gettempdir()
         raise GraceError(
             f"shards: {os.fspath(place)} cannot be written ({error.strerror}); give another folder"
         ) from error
-    return ShardedTrace(trace, *(int(total) for total in totals))
+    bags, ids, capped, dropped, pairs, lines = totals.tolist()
+    first = skipped[0] if skipped else ""
+    return ShardedTrace(trace, bags, ids, capped, dropped, pairs, lines, first)
 
 
 def _kept(
-    pieces: Iterator[_Piece], thinning: Thinning, totals: npt.NDArray[np.int64]
+    pieces: Iterator[_Piece],
+    thinning: Thinning,
+    totals: npt.NDArray[np.int64],
+    skipped: list[str],
 ) -> Iterator[Trace]:
-    """Yield the sampled bags of each piece and add up its counts."""
+    """Yield the sampled bags of each piece, add up its counts and keep what it skipped."""
     for piece in pieces:
         yield sample_bags(piece.load(), thinning.share, thinning.seed, int(totals[0]))
         totals += piece.counts
+        skipped += [piece.skipped] * bool(piece.skipped)
 
 
-def _pieces(
-    files: list[str], format: str | None, thinning: Thinning, processes: int, spool: str
-) -> Iterator[_Piece]:
+def _pieces(files: list[str], reading: _Reading, processes: int, spool: str) -> Iterator[_Piece]:
     """Yield the pieces of all files in order; with processes, through files in ``spool``."""
     if processes == 1 or len(files) == 1:
         for file in files:
-            yield from _capped(file, format, thinning)
+            yield from _capped(file, reading)
         return
     with ProcessPoolExecutor(min(processes, len(files)), get_context("spawn")) as pool:
         jobs = [
-            pool.submit(_spool, file, format, thinning, f"{spool}/{number}")
+            pool.submit(_spool, file, reading, f"{spool}/{number}")
             for number, file in enumerate(files)
         ]
         try:
@@ -187,104 +215,25 @@ def _pieces(
                 job.cancel()
 
 
-def _capped(file: str, format: str | None, thinning: Thinning) -> Iterator[_Piece]:
+def _capped(file: str, reading: _Reading) -> Iterator[_Piece]:
     """Yield the pieces of one file, long bags cut."""
-    for trace in stream(file, format):
-        if thinning.most_ids is None:
-            yield _Piece(trace, "", (trace.num_bags, trace.num_ids, 0, 0, 0))
-            continue
-        capped = cap_bags(trace, thinning.most_ids, thinning.seed)
-        dropped = (capped.bags_capped, capped.ids_dropped, capped.pairs_dropped)
-        yield _Piece(capped.trace, "", (trace.num_bags, trace.num_ids, *dropped))
+    bad_lines = BadLines() if reading.skip_bad_lines else None
+    told, (_, thinning, names, _) = 0, reading
+    for trace in stream(file, reading.format, names=names, bad_lines=bad_lines):
+        whole, dropped = trace, (0, 0, 0)
+        if thinning.most_ids is not None:
+            capped = cap_bags(whole, thinning.most_ids, thinning.seed)
+            trace = capped.trace
+            dropped = (capped.bags_capped, capped.ids_dropped, capped.pairs_dropped)
+        bad = bad_lines or BadLines()
+        counts = (whole.num_bags, whole.num_ids, *dropped, bad.count - told)
+        yield _Piece(trace, "", counts, bad.first)
+        told = bad.count
 
 
-def _spool(file: str, format: str | None, thinning: Thinning, place: str) -> list[_Piece]:
+def _spool(file: str, reading: _Reading, place: str) -> list[_Piece]:
     """Save the pieces of one file below ``place``, in a process of its own."""
     return [
-        _Piece(None, _saved(piece.load(), f"{place}.{number}"), piece.counts)
-        for number, piece in enumerate(_capped(file, format, thinning))
+        piece._replace(trace=None, folder=save_arrays(piece.load(), f"{place}.{number}"))
+        for number, piece in enumerate(_capped(file, reading))
     ]
-
-
-def _saved(trace: Trace, folder: str) -> str:
-    """Write the arrays of a trace into a new folder, each as an .npy file."""
-    Path(folder).mkdir()
-    for name in _ARRAYS:
-        if getattr(trace, name) is not None:
-            np.save(f"{folder}/{name}.npy", getattr(trace, name))
-    np.save(f"{folder}/num_items.npy", np.array(trace.num_items))
-    Path(folder, "note").write_text(trace.note, encoding="utf-8")
-    return folder
-
-
-def _loaded(folder: str) -> Trace:
-    """Read what ``_saved`` wrote and remove it."""
-    arrays = {file.stem: np.load(file) for file in Path(folder).glob("*.npy")}
-    note = Path(folder, "note").read_text(encoding="utf-8")
-    shutil.rmtree(folder)
-    return Trace(
-        arrays["offsets_B1"],
-        arrays["ids_L"],
-        int(arrays["num_items"]),
-        weights_L=arrays.get("weights_L"),
-        time_B=arrays.get("time_B"),
-        split_L=arrays.get("split_L"),
-        note=note,
-    )
-
-
-def _on_disk(traces: Iterator[Trace], folder: Path, spool: str) -> Trace:
-    """Join all traces in files of ``folder`` and map them; one piece at a time is in memory."""
-    pieces, kinds, sizes, largest = [], [], [], -1
-    for number, trace in enumerate(traces):
-        pieces.append(_saved(trace, f"{spool}/kept.{number}"))
-        kinds.append(trace.take(np.zeros(0, np.int64)))  # no bags, but types, items and note
-        sizes.append((trace.num_bags, trace.num_ids))
-        largest = max(largest, int(trace.ids_L.max(initial=-1)))
-    check_alike(kinds)
-    num_bags, num_ids = np.sum(sizes, axis=0).tolist()
-    offsets = np.zeros(num_bags + 1, np.int64)
-    joined = {
-        name: _new_file(
-            folder / f"{name}.npy",
-            _type(name, kinds, largest),
-            num_bags if name == "time_B" else num_ids,
-        )
-        for name in _ARRAYS[1:]
-        if getattr(kinds[0], name) is not None
-    }
-    bag, place = 0, 0
-    for piece in pieces:
-        trace = _loaded(piece)
-        offsets[bag + 1 : bag + 1 + trace.num_bags] = trace.offsets_B1[1:] + place
-        for name, array in joined.items():
-            first = bag if name == "time_B" else place
-            part = getattr(trace, name)
-            array[first : first + part.size] = part
-        bag, place = bag + trace.num_bags, place + trace.num_ids
-    return Trace(
-        offsets,
-        joined["ids_L"],
-        max(kind.num_items for kind in kinds),
-        weights_L=joined.get("weights_L"),
-        time_B=joined.get("time_B"),
-        split_L=joined.get("split_L"),
-        note=merged_note(kinds),
-    )
-
-
-def _new_file(path: Path, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
-    """Make a file of numbers and map it; one that is there may be mapped by another trace."""
-    if path.exists():
-        raise GraceError(f"{path}: exists already; give an empty folder for each trace")
-    if not size:
-        return np.zeros(0, dtype)  # an empty file cannot be mapped
-    mapped: npt.NDArray[Any] = np.lib.format.open_memmap(path, "w+", dtype, (size,))
-    return mapped
-
-
-def _type(name: str, kinds: list[Trace], largest: int) -> np.dtype[Any]:
-    """Return the type of the joined array, the one that concatenating in memory gives."""
-    if name == "ids_L":
-        return np.dtype(np.int32 if largest < 2**31 else np.int64)
-    return np.result_type(*(getattr(kind, name) for kind in kinds))

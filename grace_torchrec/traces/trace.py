@@ -4,6 +4,7 @@ Flow: readers / generator / recorder -> *Trace* -> grouping, sums, plans.
 Shapes: B bags, B1 = B + 1, L ids in all, N items.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,6 +111,14 @@ class Trace:
             counts_N = np.bincount(self.ids_L, minlength=self.num_items)
             self._counts.append(counts_N.astype(np.int64, copy=False))
         return self._counts[0]
+
+    def over(self, num_items: int) -> "Trace":
+        """Return the same bags over a table of ``num_items`` rows.
+
+        Raises:
+            GraceError: an id is outside of it.
+        """
+        return dataclasses.replace(self, num_items=num_items)
 
     def take(self, bags_K: npt.NDArray[np.int64]) -> "Trace":
         """Return the bags ``bags_K`` in that order, with everything that belongs to them."""

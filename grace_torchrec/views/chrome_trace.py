@@ -24,6 +24,10 @@ def chrome_trace(schedule: Schedule) -> dict[str, Any]:
     for stream in range(schedule.num_streams):
         name = {"name": f"stream {stream}"}
         events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": stream, "args": name})
+        order = {"sort_index": stream}
+        events.append(
+            {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": stream, "args": order}
+        )
     for place, op in enumerate(schedule.graph.ops):
         events.append(
             {

@@ -65,6 +65,9 @@ def _grids(diff: PlanDiff) -> Iterable[Grid]:
         names = short_names([table.table for table in diff.tables])
         rows_of_tables = [row for table in diff.tables for row in _rows(names[table.table], table)]
         yield Grid("table by table", COLUMNS, rows_of_tables, LEFT)
+    if diff.ranks:
+        rows = [(change.name, change.before, change.after) for change in diff.ranks]
+        yield Grid("which rank holds what", ("table", "before ", "after "), rows, LEFT)
 
 
 def _rows(name: str, table: TableDiff) -> list[tuple[str, ...]]:

@@ -17,7 +17,9 @@ WIDE = (
     "table", "memory", "originals", "sums", "hot rows", "bytes", "reads", "time", "slack",
     "verdict", "method", "cut", "in line", "ahead", "lookup", "reason",
 )  # fmt: skip
-LEFT = frozenset({"table", "memory", "verdict", "method", "lookup", "reason", "setting", "value"})
+LEFT = frozenset(
+    {"table", "memory", "verdict", "method", "lookup", "reason", "setting", "value", "shards "}
+)
 NOTES = (
     "reads: rows that the bags of the profile read; time: of the held-out bags, modelled",
     "slack: how long this memory waits until the slower one is done",
@@ -31,7 +33,7 @@ def inspect_view(summary: PlanSummary, wide: bool = False) -> RenderableType:
         summary: The plan.
         wide: One table with all columns, whatever the width of the terminal.
     """
-    grids = [_memories(summary), _parts(summary, wide)]
+    grids = [_memories(summary), _parts(summary, wide), *_ranks(summary)]
     if wide:
         grids.append(_settings(summary))
     words = [] if wide else list(_verdict_lines(summary))
@@ -47,7 +49,7 @@ def inspect_view(summary: PlanSummary, wide: bool = False) -> RenderableType:
 
 def inspect_markdown(summary: PlanSummary) -> str:
     """Return the same in Markdown, with all columns."""
-    grids = (_memories(summary), _parts(summary, True), _settings(summary))
+    grids = (_memories(summary), _parts(summary, True), *_ranks(summary), _settings(summary))
     notes = "\n".join(f"- {note}" for note in NOTES)
     return "\n\n".join([*_head(summary), *(grid.markdown() for grid in grids), notes])
 
@@ -105,6 +107,24 @@ def _parts(summary: PlanSummary, wide: bool) -> Grid:
                 cells += _decision(table) if number == 0 else ("",) * 7
             rows.append((names[table.table] if number == 0 else "", *cells))
     return Grid("tables", WIDE if wide else NARROW, rows, LEFT)
+
+
+def _ranks(summary: PlanSummary) -> list[Grid]:
+    """Return what each rank holds, and how each table is held; nothing without ranks."""
+    sharding = summary.sharding
+    if sharding is None:
+        return []
+    of_rank = []
+    for rank, milliseconds in enumerate(sharding.rank_ms):
+        here = [s for table in sharding.tables for s in table.shards if s.rank == rank]
+        sizes = (sum(s.hbm_bytes for s in here), sum(s.host_bytes for s in here))
+        cells = (f"{len(here):,}", *map(bytes_text, sizes), seconds_text(milliseconds / 1000))
+        of_rank.append((f"{rank}", *cells))
+    how = [(f"{table.module}.{table.table}", table.told) for table in sharding.tables]
+    return [
+        Grid("ranks", ("rank", "shards", "hbm", "host", "batch"), of_rank, LEFT),
+        Grid("which rank holds what", ("table", "shards "), how, LEFT),
+    ]
 
 
 def _wide_rows(part: TierPart) -> tuple[str, ...]:

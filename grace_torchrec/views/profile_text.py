@@ -29,6 +29,12 @@ def profile_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, what in CUT_SHORT.items():
         if summary[name]:
             yield f"{summary[name]:,} {what}"
+    if summary["lines_skipped"]:
+        yield (
+            f"{summary['lines_skipped']:,} bad lines skipped, the first: {summary['first_skipped']}"
+        )
+    if summary["names"]:
+        yield f"wrote {summary['names']}: the name of each row, one a line"
     if summary["note"]:
         yield f"note: {summary['note']}"
     yield f"fingerprint {summary['fingerprint']}"

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.cases.grouping_time import FITS, command, measure, methods, run_once
+from bench.cases.grouping_time import FITS, command, faster_than_merci, measure, methods, run_once
 from bench.methods import METHODS
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.synthetic import generate
@@ -16,11 +16,17 @@ def test_each_named_method_gets_its_quantiles_and_its_peak():
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
-    assert set(figures) == {"set_merge", "machine"}
+    assert set(figures) == {"set_merge", "faster_than_merci", "machine"}
     timed = figures["set_merge"]
-    assert 0 < timed["q20"] <= timed["median_s"] <= timed["q80"]
+    assert 0 < timed["min_s"] <= timed["q20"] <= timed["median_s"] <= timed["q80"]
     assert timed["peak_mb"] >= 0
     assert len(timed["samples"]) == 1
+
+
+def test_a_factor_is_the_seconds_of_merci_over_those_of_the_method():
+    timed = {"merci": {"median_s": 6.0}, "grace": {"median_s": 0.4}, "auto": {"median_s": 12.0}}
+    assert faster_than_merci(timed) == {"grace": 15.0, "auto": 0.5}
+    assert faster_than_merci({"grace": {"median_s": 2.0}}) == {}
 
 
 def test_every_method_runs():

@@ -11,6 +11,7 @@ from grace_torchrec.cli.diff import diff
 from grace_torchrec.cli.inspect import inspect
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.synthetic import generate
@@ -98,6 +99,32 @@ def test_json_is_one_object_with_times_and_slack(folders):
     assert min(part["slack_s"] for part in document["tiers"].values()) == 0
     assert document["tiers"]["hbm"]["room_bytes"] == 40_000
     assert document["tables"][1]["verdict"] == "leave stock"
+
+
+@pytest.fixture
+def for_ranks(tmp_path):
+    """A plan folder for two ranks."""
+    specs = [TableSpec("sparse.ebc", "t_item", 900, 32, "fp32", "sum", ("item",), False)]
+    profile = Profile({"t_item": TableProfile(generate(900, 800, seed=3), ("item",))})
+    options = PlanOptions(methods=("grace",), size_limits=(3,))
+    memory = MemoryModel.named("a40", hbm_bytes=60_000)
+    plan = make_sharded_plan(specs, profile, memory, options, Ranks(2, batch_size=8))
+    plan.save(tmp_path / "for-ranks")
+    return str(tmp_path / "for-ranks"), plan.sharding
+
+
+def test_which_rank_holds_what_is_shown(for_ranks, folders) -> None:
+    folder, sharding = for_ranks
+    shown = run(inspect, folder, "--format", "markdown").stdout
+    assert all(table.told in shown for table in sharding.tables)
+    told = json.loads(run(inspect, folder, "--json").stdout)["sharding"]
+    assert [table["table"] for table in told["tables"]] == [t.table for t in sharding.tables]
+    narrow = run(inspect, folder).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(f"rank {shard.rank}" in narrow for t in sharding.tables for shard in t.shards)
+    other = run(diff, folder, folders / "small", "--format", "markdown").stdout
+    assert all(table.told in other for table in sharding.tables)
+    assert "on no rank" in other
 
 
 def test_equal_plans_end_with_0_and_different_ones_with_1(folders):

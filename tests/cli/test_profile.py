@@ -32,3 +32,31 @@ def test_a_malformed_line_writes_nothing(tmp_path):
     assert result.exit_code != 0
     assert "users.txt:2" in str(result.exception)
     assert not (tmp_path / "p").exists()
+
+
+def test_items_of_any_name_become_rows_and_the_names_are_written(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("user,item\nann,B1\nbob,9000000000000000000\nann,B2\nbob,B1\n")
+    result = run(log, "-o", tmp_path / "p", "--remap", tmp_path / "items.txt")
+    assert result.exit_code == 0, result.output
+    assert f"wrote {tmp_path / 'items.txt'}: the name of each row" in result.output
+    assert (tmp_path / "items.txt").read_text() == "B1\n9000000000000000000\nB2\n"
+    trace = Profile.load(tmp_path / "p").tables["t_history"].trace
+    assert (trace.ids_L.tolist(), trace.num_items) == ([0, 2, 1, 0], 3)
+
+    log.write_text("user,item\nann,B2\n")  # another day, the same table
+    again = json.loads(
+        run(log, "-o", tmp_path / "q", "--remap", tmp_path / "items.txt", "--json").stdout
+    )
+    assert again["names"] is None
+    trace = Profile.load(tmp_path / "q").tables["t_history"].trace
+    assert (trace.ids_L.tolist(), trace.num_items) == ([2], 3)
+
+
+def test_bad_lines_are_skipped_where_that_is_asked_for(tmp_path):
+    trace = tmp_path / "bags.dat"
+    trace.write_text("0 3 1\n1 x 3\n2 1\n")
+    result = run(trace, "-o", tmp_path / "p", "--skip-bad-lines")
+    assert result.exit_code == 0, result.output
+    assert f"1 bad lines skipped, the first: {trace}:2: 'x' is not an integer" in result.output
+    assert Profile.load(tmp_path / "p").tables["t_history"].trace.num_bags == 2

@@ -112,6 +112,7 @@ def test_wrong_models_are_refused(module, name, what):
         (schedule, ("bst", "--stats", "no-such-file.json")),
         (simulate_command, ("bst", "--clients", "x")),
         (simulate_command, ("bst", "--clients", "0")),
+        (simulate_command, ("bst", "--open", "pulse", "--rate", "0")),
         (simulate_command, ("bst", "--calibration", "none")),
         (simulate_command, ("bst", "--rate", "400")),
     ],

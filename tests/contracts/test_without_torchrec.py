@@ -9,8 +9,10 @@ NEED_TORCHREC = (  # the rooms that are about TorchRec's own classes
     "grace_torchrec.serve",
     "grace_torchrec.launch",
     "grace_sharding.estimator",
+    "grace_sharding.obstacles",
     "grace_sharding.planner",
     "grace_sharding.planner_stats",
+    "grace_sharding.remedies",
     "grace_sharding._torchrec",
 )
 IMPORT_ALL = f"""

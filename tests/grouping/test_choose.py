@@ -142,6 +142,18 @@ def test_independent_uniform_draws_get_no_sums(allow):
     assert len(choice.cuts) > 1
 
 
+@pytest.mark.parametrize(("exponent", "gains"), [(0.2, False), (0.5, True), (1.4, True)])
+def test_independent_zipf_draws_follow_the_held_out_figure(exponent, gains):
+    """Popular items do meet by chance, and then their sums do save reads."""
+    share = np.arange(1, 5001) ** -exponent
+    ids = np.random.default_rng(0).choice(5000, 600 * 30, p=share / share.sum())
+    split = split_bags(Trace(np.arange(0, ids.size + 1, 30), ids, 5000), 0)
+    choice = auto(split, 5000)
+    best = max(choice.cuts.values())
+    assert (choice.method != "none") == (best >= LEAST_GAIN) == gains
+    assert count_reads(split.test, choice.sums).cut == pytest.approx(best * gains, abs=0.02)
+
+
 @pytest.mark.parametrize("saved", [9, 11])
 def test_a_gain_under_one_point_of_rows_is_no_gain(saved):
     # of 1000 rows a validation fifth reads, `saved` are saved by the only pair

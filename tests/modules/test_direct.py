@@ -191,6 +191,9 @@ ODD_BATCHES = {
     "offsets-end-early": made(offsets=torch.tensor([0, 2, 4, 5])),
     "offsets-end-late": made(offsets=torch.tensor([0, 2, 4, 7])),
     "huge-offsets": made(offsets=torch.tensor([0, 2, 2**62, 6])),
+    # the differences of these wrap around to what lengths may be
+    "wrapping-offsets": made(offsets=torch.tensor([0, 2**63 - 1, -2, 6])),
+    "wrapping-lengths": made(lengths=torch.tensor([2**63 - 1, 2**63 - 1, 8])),
     "offsets-of-5-bags": made(offsets=torch.tensor([0, 1, 2, 3, 4, 6])),
     "too-few-offsets": made(offsets=torch.tensor([0, 6])),
     "lengths-that-differ": made(

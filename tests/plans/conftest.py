@@ -8,6 +8,7 @@ import pytest
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.trace import Trace
@@ -87,3 +88,19 @@ def small_plan(spec_of, grouped, two_memories) -> Plan:
     return make_plan(
         specs, profile, two_memories(30_000), PlanOptions(methods=("grace",), size_limits=(3, 4))
     )
+
+
+@pytest.fixture(scope="session")
+def sharded_plan(spec_of, grouped, two_memories) -> Plan:
+    """A plan for two ranks: sums in either memory, hot rows, a table that was not recorded."""
+    specs = [spec_of("t_item"), spec_of("t_user", features=("user", "friend")), spec_of("t_new")]
+    single = Trace.from_bags([[b % 40] for b in range(400)], 400)
+    profile = Profile(
+        {
+            "t_item": TableProfile(grouped(), ("item",)),
+            "t_user": TableProfile(single, ("user", "friend")),
+        }
+    )
+    options = PlanOptions(methods=("grace",), size_limits=(3, 4))
+    ranks = Ranks(world_size=2, batch_size=4)
+    return make_sharded_plan(specs, profile, two_memories(60_000), options, ranks)

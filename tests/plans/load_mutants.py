@@ -334,7 +334,7 @@ def try_mutant(good, folder, rng, fingerprint):
     told = json.loads((folder / DOCUMENT).read_text())
     saved = json.loads((again / DOCUMENT).read_text())
     if told["schema"] == saved["schema"]:  # else it was brought up to date
-        for key in ("tables", "memory", "options", "profile_fingerprint"):
+        for key in ("tables", "memory", "options", "profile_fingerprint", "sharding"):
             assert told[key] == saved[key], f"{kind.__name__}: {key} is not what the file says"
     assert all(text.isprintable() for text in [repr(plan), *map(repr, plan.tables.values())])
     assert plan_fingerprint(Plan.load(again)) == plan_fingerprint(plan)

@@ -112,3 +112,22 @@ def test_sums_have_one_hash_exactly_if_they_have_the_same_items(found, random):
     assert np.array_equal(hashes(found), hashes(turned))
     different = {frozenset(items) for items in found}
     assert np.unique(hashes(found)).size == len(different)
+
+
+def test_other_ranks_are_told_table_by_table(sharded_plan) -> None:
+    sharding = sharded_plan.sharding
+    first = sharding.tables[0]
+    moved = replace(first, shards=tuple(replace(s, rank=1 - s.rank) for s in first.shards))
+    swapped = replace(sharding, tables=(moved, *sharding.tables[1:]))
+    before = summarise(sharded_plan)
+    found = diff_plans(before, summarise(replace(sharded_plan, sharding=swapped)))
+    assert found.differs
+    (change,) = found.ranks
+    assert change.name == f"{first.module}.{first.table}"
+    assert "on rank 0" in change.before
+    assert change.before != change.after
+    assert (found.settings, found.tables, found.totals) == ((), (), {})
+    assert diff_plans(before, summarise(sharded_plan)).ranks == ()
+    gone = diff_plans(before, summarise(replace(sharded_plan, sharding=None)))
+    assert len(gone.ranks) == len(sharding.tables) + 1  # and how many ranks there are
+    assert {change.after for change in gone.ranks} == {"on no rank"}

@@ -15,7 +15,7 @@ from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
 from grace_torchrec.plans.held import Extra
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
-from grace_torchrec.plans.versions import prediction_of_today
+from grace_torchrec.plans.versions import SCHEMA, prediction_of_today
 from grace_torchrec.traces.profile import Profile, TableProfile
 
 KEY = "sparse.ebc.t_item"
@@ -108,7 +108,17 @@ def test_a_plan_of_version_1_is_read_with_what_it_decided(tmp_path):
         assert table.predicted.stock_hbm_s == 0  # 30 kB of HBM hold no table
         assert table.predicted.stock_host_s == told["predicted"]["stock_s"]
     plan.save(tmp_path / "plan")  # as today's
-    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == 3
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == SCHEMA
+    assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+def test_a_plan_of_version_2_was_made_for_one_device(tmp_path):
+    plan = Plan.load(VERSION_1.with_name("version_2"))
+    assert plan.sharding is None
+    assert [table.method for table in plan.tables.values()] == ["grace", "none", "none"]
+    plan.save(tmp_path / "plan")
+    document = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert (document["schema"], document["sharding"]) == (SCHEMA, None)
     assert_equal(Plan.load(tmp_path / "plan"), plan)
 
 
@@ -157,7 +167,7 @@ def test_damage_to_a_plan_of_version_1_is_seen(tmp_path):
 def test_a_document_says_what_made_it_and_for_what(small_plan, tmp_path):
     small_plan.save(tmp_path / "plan")
     document = json.loads((tmp_path / "plan" / "plan.json").read_text())
-    assert document["schema"] == 3
+    assert document["schema"] == SCHEMA
     assert "numpy" in document["software"]
     assert document["memory"]["machine"] == "test machine"
     assert document["tables"][0]["spec"]["num_rows"] == 400

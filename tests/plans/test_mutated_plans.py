@@ -13,6 +13,7 @@ import pytest
 
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.versions import OLDEST, SCHEMA
 from grace_torchrec.sums.arrays import CODE_KINDS, code_kind
 from grace_torchrec.traces.profile import Profile, TableProfile
 
@@ -21,8 +22,8 @@ METHODS = {"clusters": "grace", "subsets": "subsets", "sets": "set_merge"}
 
 
 @pytest.fixture(scope="module")
-def goods(small_plan, spec_of, grouped, two_memories, tmp_path_factory):
-    """Good plan folders: every code, hot rows, a stock table, and one of the first schema."""
+def goods(small_plan, sharded_plan, spec_of, grouped, two_memories, tmp_path_factory):
+    """Good plan folders: every code, hot rows, a stock table, ranks, and one of each older schema."""
     root = tmp_path_factory.mktemp("good")
     profile = Profile({"t_item": TableProfile(grouped(), ("item",))})
     for kind, method in METHODS.items():
@@ -31,7 +32,9 @@ def goods(small_plan, spec_of, grouped, two_memories, tmp_path_factory):
         assert code_kind(plan.tables["sparse.ebc.t_item"].sums) == kind
         plan.save(root / kind)
     small_plan.save(root / "mixed")
-    return [*(root / kind for kind in CODE_KINDS), root / "mixed", HERE / "data" / "version_1"]
+    sharded_plan.save(root / "sharded")
+    older = [HERE / "data" / f"version_{schema}" for schema in range(OLDEST, SCHEMA)]
+    return [*(root / name for name in (*CODE_KINDS, "mixed", "sharded")), *older]
 
 
 def run(goods, count, seed, scratch):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import CurvePoint, Plan, PlanOptions, Prediction
 
 GOOD = Prediction(
@@ -46,6 +46,7 @@ GOOD = Prediction(
         ({"lookup": None}, "lookup"),
         ({"bad_ids": "ignore"}, "bad_ids"),
         ({"rewriting": "later"}, "rewriting"),
+        ({"row_dtype": "int2"}, "row_dtype"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(change, named):
@@ -59,12 +60,6 @@ def test_usable_methods_are_those_whose_code_bags_can_use_as_they_arrive():
     assert PlanOptions(rewriting="ahead").usable_methods == (*in_line, "set_merge")
     assert PlanOptions(rewriting="ahead", lookup="fused").usable_methods == in_line
     assert PlanOptions(methods=("subsets", "set_merge")).usable_methods == ("subsets",)
-
-
-@pytest.mark.parametrize("change", [{"row_dtype": "int8"}])
-def test_what_is_not_served_yet_is_said_to_be_so(change):
-    with pytest.raises(NotSupported, match="not served yet"):
-        PlanOptions(**change)
 
 
 def test_a_time_is_that_of_the_slower_memory():

@@ -11,6 +11,7 @@ import pytest
 
 from grace_sharding.memory_tiers import MemoryModel, Tier, TierName, Uvm
 from grace_sharding.placement import Placement, TierUse
+from grace_sharding.shards import Shard, Sharding, TableShards
 from grace_torchrec.plans.curve import CurvePoint
 from grace_torchrec.plans.files import KEYS
 from grace_torchrec.plans.make import make_plan
@@ -63,6 +64,12 @@ def test_a_plan_without_tables_passes(small_plan, tmp_path):
     assert errors(saved(Plan({}, small_plan.memory), tmp_path / "plan")) == []
 
 
+def test_plans_for_ranks_pass(sharded_plan, tmp_path):
+    document = saved(sharded_plan, tmp_path / "plan")
+    assert document["sharding"]["tables"]
+    assert errors(document) == []
+
+
 def test_it_knows_the_keys_that_are_read_and_no_others():
     def keys(part):
         assert part["additionalProperties"] is False
@@ -74,6 +81,9 @@ def test_it_knows_the_keys_that_are_read_and_no_others():
 
     assert keys(PUBLISHED) == KEYS
     assert keys(PARTS["table"]) == TABLE_KEYS
+    assert keys(PARTS["sharding"]) == names(Sharding)
+    assert keys(PARTS["table_shards"]) == names(TableShards)
+    assert keys(PARTS["table_shards"]["properties"]["shards"]["items"]) == names(Shard)
     assert keys(PARTS["memory"]) == names(MemoryModel)
     assert keys(PARTS["memory"]["properties"]["tiers"]["items"]) == names(Tier)
     assert keys(PARTS["options"]) == names(PlanOptions)
@@ -111,8 +121,9 @@ def leaves(value, path=()):
         yield path
 
 
-def test_a_value_of_another_type_does_not_pass_anywhere(small_plan, tmp_path):
-    document = saved(small_plan, tmp_path / "plan")
+@pytest.mark.parametrize("plan", ["small_plan", "sharded_plan"])
+def test_a_value_of_another_type_does_not_pass_anywhere(plan, request, tmp_path):
+    document = saved(request.getfixturevalue(plan), tmp_path / "plan")
     tried = 0
     for path in leaves(document):
         changed = copy.deepcopy(document)
@@ -129,5 +140,5 @@ def test_a_value_of_another_type_does_not_pass_anywhere(small_plan, tmp_path):
 def test_every_part_says_what_it_is_for():
     assert all(
         PARTS[name].get("description")
-        for name in ("memory", "options", "spec", "placement", "predicted")
+        for name in ("memory", "options", "spec", "placement", "predicted", "sharding")
     )

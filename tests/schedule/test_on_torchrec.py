@@ -1,4 +1,4 @@
-"""TorchRec's DLRM and our swapped one are scheduled: look-ups and bottom layers side by side."""
+"""TorchRec's DLRM, stock or swapped, is scheduled: lookups and bottom layers side by side."""
 
 import pytest
 import torch
@@ -8,11 +8,18 @@ pytest.importorskip("torchrec")
 
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
+from grace_sharding.memory_tiers import MemoryModel, Tier  # noqa: E402
 from grace_torchrec.models.dlrm import history_dlrm  # noqa: E402
 from grace_torchrec.schedule.stream_pass import schedule_  # noqa: E402
 from grace_torchrec.traces.synthetic import generate  # noqa: E402
 
 ITEMS, BATCH = 400, 32
+HBM_BYTES = 65_000  # both tables and some sums: the other sums lie in host memory
+LOOK_UPS = {  # how a plan looks rows up -> operators that do it
+    "not swapped": {"sparse_arch_embedding_bag_collection"},
+    "fused": {"pooled_lookup"},
+    "stock": {f"sparse_arch_embedding_bag_collection_{tier}" for tier in ("hbm", "host")},
+}
 
 
 def batches():
@@ -29,22 +36,25 @@ def batches():
     return found
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["stock", "swapped"])
-def test_a_torchrec_model_is_scheduled_and_computes_the_same(swapped):
+@pytest.mark.parametrize("lookup", LOOK_UPS)
+def test_a_torchrec_model_is_scheduled_and_computes_the_same(lookup):
     torch.manual_seed(0)
     model, seen = history_dlrm(ITEMS, 16).eval(), batches()
-    if swapped:
-        profile = grace.profile(seen[:8], model)
-        grace.accelerate_(model, grace.plan(model, profile, grace.MemoryModel.named("a40")))
+    if lookup != "not swapped":
+        options = grace.PlanOptions(lookup=lookup, objective="cut", methods=("grace",))
+        tiers = (Tier("hbm", HBM_BYTES, 20e9), Tier("host", 10**9, 20e9))
+        memory = MemoryModel("small HBM", tiers)
+        plan = grace.plan(model, grace.profile(seen[:8], model), memory, options=options)
+        assert grace.accelerate_(model, plan).modules
     result = schedule_(model, seen[8], 4)
     assert result.modified, result.reason
     assert result.proof.races == ()
     kinds = {op.name: op.kind for op in result.schedule.graph.ops}
-    assert "embedding" in kinds.values()
     streams = dict(zip(kinds, result.schedule.stream_n, strict=True))
     bottom = next(name for name in kinds if name.startswith("dense_arch"))
-    look_up = next(name for name, kind in kinds.items() if kind == "embedding")
-    assert streams[bottom] != streams[look_up]
+    assert {name for name, kind in kinds.items() if kind == "embedding"} == LOOK_UPS[lookup]
+    assert ("rewrite_bags" in kinds) == (lookup == "stock")  # the fused operator rewrites itself
+    assert {streams[name] for name in LOOK_UPS[lookup]} != {streams[bottom]}
     with torch.inference_mode():
         for batch in seen[8:11]:
             assert torch.equal(result.module(*batch), model(*batch))

@@ -10,9 +10,11 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.embedding_order import START_RULES, EmbeddingOrder
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.monitor import WorkloadMonitor
-from grace_torchrec.schedule.online import OnlineScheduler, segments
+from grace_torchrec.schedule.online import OnlineScheduler, launch_order, segments
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.priority import priority
+from grace_torchrec.schedule.resources import resource_groups
 from grace_torchrec.schedule.stream_choice import CHOICES, Asked, chains, recos
 
 
@@ -110,9 +112,9 @@ def test_the_online_scheduler_launches_every_operator_after_what_it_needs(name):
     launched = [set() for _ in queries]
     pending = []
     rng = random.Random(0)
-    while any(query.ready for query in queries):
-        k = rng.choice([k for k, query in enumerate(queries) if query.ready])
-        op, stream = scheduler.launch_next(queries[k])
+    while waiting := [k for k, done in enumerate(launched) if len(done) < len(costs.graph.ops)]:
+        k = rng.choice(waiting)
+        op, stream = next(queries[k])
         assert set(costs.graph.ops[op].needs) <= launched[k]
         launched[k].add(op)
         pending.append(stream)
@@ -120,7 +122,7 @@ def test_the_online_scheduler_launches_every_operator_after_what_it_needs(name):
             scheduler.complete(pending.pop(rng.randrange(len(pending))))
     for stream in pending:
         scheduler.complete(stream)
-    assert all(len(done) == len(costs.graph.ops) for done in launched)
+    assert all(next(query, None) is None for query in queries)
     assert scheduler.backlog_us == [0.0] * 4
     assert scheduler.blocks == 0
 
@@ -131,10 +133,50 @@ def test_a_cache_in_use_decides_the_stream():
     scheduler = OnlineScheduler(graph, stats, 3)
     streams = {}
     for query in (scheduler.begin(), scheduler.begin()):
-        for _ in range(3):
-            op, stream = scheduler.launch_next(query)
+        for op, stream in query:
             streams.setdefault(op, []).append(stream)
     assert len(set(streams[0])) == len(set(streams[1])) == 1
+
+
+@pytest.mark.parametrize("start", [0, 3, 25])
+def test_the_worthiest_ready_operator_is_launched_first_and_embeddings_in_their_round(start):
+    costs = load_costs("dlrm", "a30")
+    graph = costs.graph
+    worth = priority("dep_local", graph, costs.stats).tolist()
+    tables = [place for place, op in enumerate(graph.ops) if op.kind == "embedding"]
+    round_of = tables[start:] + tables[:start]
+    order = launch_order(graph, worth, start)
+    for at, op in enumerate(order):
+        before = set(order[:at])
+        ready = [k for k in set(range(len(graph.ops))) - before if before >= set(graph.needs[k])]
+        computing = [k for k in ready if k not in tables]
+        if computing:
+            assert op == max(computing, key=lambda k: (worth[k], -k))
+        else:
+            assert op == min(ready, key=round_of.index)
+
+
+def test_the_round_of_a_query_starts_behind_what_the_query_before_has_launched():
+    costs = load_costs("dlrm", "a30")
+    tables = [place for place, op in enumerate(costs.graph.ops) if op.kind == "embedding"]
+    scheduler = OnlineScheduler(costs.graph, costs.stats, 4, start_rule="next_one")
+    first = scheduler.begin()
+    for op, _ in first:
+        if op == tables[7]:
+            break
+    launched = [op for op, _ in scheduler.begin() if op in tables]
+    assert launched == tables[8:] + tables[:8]
+
+
+def test_caches_that_share_an_operator_are_kept_on_one_stream():
+    graph = OpGraph.from_needs([[], [], [], []]).with_resources(
+        {"v4": ["d"]}, {"v1": ["c"], "v2": ["c", "d"]}
+    )
+    stats = OpStats.of(graph, [OpStat(5.0)] * 4, "json", "")
+    assert resource_groups(graph) == [0, 0, -1, 0]
+    scheduler = OnlineScheduler(graph, stats, 4)
+    streams = [dict(scheduler.begin()) for _ in range(2)]
+    assert len({found[op] for found in streams for op in (0, 1, 3)}) == 1
 
 
 @pytest.mark.parametrize("streams", [2, 4, 8])

@@ -1,25 +1,30 @@
 """The row cache: right on one stream or with a lock, wrong rows where two queries meet."""
 
+import gc
 import threading
 import time
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from bench.rivals import lru as rival
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _lru_core
-from grace_torchrec.schedule.cpu_streams import CpuStreams, WorkerProgram
+from grace_torchrec.schedule.cpu_streams import CpuStreams
 from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.in_flight import prove
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
-from grace_torchrec.schedule.row_cache import CachedRows
+from grace_torchrec.schedule.resources import resource_pins
+from grace_torchrec.schedule.row_cache import CachedRows, lru_found
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.stream_pass import resource_pins
 from grace_torchrec.schedule.tracing import op_graph, trace
+from grace_torchrec.schedule.worker_program import WorkerProgram
+from grace_torchrec.traces.trace import Trace
 
 ROWS, DIM, SLOTS, IDS, TABLES = 4000, 32, 300, 256, 3
 
@@ -49,6 +54,48 @@ def test_the_least_recently_used_row_goes():
         if len(model) > 4:
             model.popitem(last=False)
         assert set(cache.row_of[cache.row_of >= 0].tolist()) == set(model)
+
+
+@pytest.mark.parametrize("slots", [0, 1, 7, 64, 500])
+def test_what_is_found_is_what_the_counting_rival_finds(slots):
+    rng = np.random.default_rng(slots)
+    trace, warm = (Trace.from_bags(rng.zipf(1.3, (n, 6)) % 200, 200) for n in (400, 90))
+    found = lru_found(trace.ids_L, 200, slots, warm.ids_L)
+    assert np.array_equal(found, rival.lru_found(trace, slots, warm))
+    assert bool(slots) == bool(found.sum())
+
+
+def test_the_cache_that_serves_hits_as_often_as_the_one_that_counts():
+    cache, ids = CachedRows(table(rows=60), 16, "t"), np.random.default_rng(0).zipf(1.4, 900) % 60
+    hits = 0
+    for row in ids:
+        hits += int(cache.slot_of[row] >= 0)
+        cache(torch.tensor([int(row)]))
+    assert hits == lru_found(ids, 60, 16, ids[:0]).sum() > 0
+
+
+@pytest.mark.parametrize("how", ["written", "given other memory", "moved to shared memory"])
+def test_rows_that_change_or_move_are_cached_anew(how):
+    rows = nn.Parameter(table(rows=50))
+    cache, ids = CachedRows(rows, 8, "t"), torch.arange(5)
+    cache(ids)
+    with torch.no_grad():
+        if how == "written":
+            rows[2] = 7.0
+        elif how == "given other memory":
+            rows.data = torch.full((50, DIM), 3.0)
+        else:
+            rows.share_memory_()
+            rows[1] = 5.0
+    gc.collect()
+    assert torch.equal(cache(ids), rows.detach()[ids])
+    assert not list(cache.parameters())
+
+
+def test_the_table_outlives_its_first_owner():
+    cache = CachedRows(table(rows=50), 8, "t")
+    gc.collect()
+    assert torch.equal(cache(torch.arange(8)), table(rows=50)[:8])
 
 
 @pytest.mark.parametrize("ids", [[-1], [ROWS], [0, ROWS + 5]])

@@ -7,7 +7,8 @@ import pytest
 
 from bench.scheduling.costs import load_costs
 from bench.scheduling.figure3 import figure3
-from bench.scheduling.figure6 import figure6, gain, table1, workload
+from bench.scheduling.figure6 import figure6, gain, workload
+from bench.scheduling.table1 import table1
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.arrivals import PATTERNS, arrivals
 from grace_torchrec.schedule.fusing import Workload, fused

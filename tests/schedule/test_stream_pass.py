@@ -10,7 +10,7 @@ from torch import fx, nn
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule.backends import NullBackend, RecordingBackend
-from grace_torchrec.schedule.cpu_streams import CpuStreams, WorkerProgram
+from grace_torchrec.schedule.cpu_streams import CpuStreams
 from grace_torchrec.schedule.graph_module import (
     META_STREAM,
     annotate,
@@ -21,11 +21,13 @@ from grace_torchrec.schedule.graph_module import (
 )
 from grace_torchrec.schedule.lower import Await, Mark, Use, lower
 from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.stream_pass import resource_pins, schedule_
+from grace_torchrec.schedule.stream_pass import schedule_
 from grace_torchrec.schedule.tracing import op_graph, trace
+from grace_torchrec.schedule.worker_program import WorkerProgram
 
 
 @pytest.fixture(scope="module")

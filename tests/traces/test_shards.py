@@ -7,7 +7,7 @@ import pytest
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.readers import integer_lines, read
+from grace_torchrec.traces.readers import ItemNames, integer_lines, read
 from grace_torchrec.traces.shards import Thinning, read_shards, shard_paths
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
@@ -136,6 +136,31 @@ def test_a_bad_shard_is_named_with_its_line(tmp_path, processes):
     (tmp_path / "1.dat").write_text("1 2\n3 x\n")
     with pytest.raises(GraceError, match=r"1\.dat:2: 'x' is not an integer"):
         read_shards([tmp_path], processes=processes)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_bad_lines_of_all_shards_are_counted_and_the_first_is_told(tmp_path, processes):
+    for number, text in enumerate(["1 2\n", "x\n3 4\n5 -6\n", "7\ny\n"]):
+        (tmp_path / f"{number}.dat").write_text(text)
+    read = read_shards([tmp_path], processes=processes, skip_bad_lines=True)
+    assert read.trace.ids_L.tolist() == [1, 2, 3, 4, 7]
+    assert (read.bags_read, read.lines_skipped) == (3, 3)
+    assert "1.dat:1: 'x' is not an integer" in read.first_skipped
+    assert read_shards([tmp_path / "0.dat"], skip_bad_lines=True).first_skipped == ""
+
+
+def test_items_of_all_shards_are_numbered_in_order(tmp_path):
+    (tmp_path / "0.dat").write_text("90 7\n")
+    (tmp_path / "1.dat").write_text("8 90\n")
+    names = ItemNames()
+    read = read_shards([tmp_path], names=names)
+    assert (read.trace.ids_L.tolist(), read.trace.num_items) == ([0, 1, 2, 0], 3)
+    assert names.names == ["90", "7", "8"]
+    with pytest.raises(GraceError, match="numbered by one process"):
+        read_shards([tmp_path], names=names, processes=2)
+    np.savez(tmp_path / "a.npz", indptr=[0, 1], indices=[1])
+    with pytest.raises(GraceError, match="has no lines to skip"):
+        read_shards([tmp_path / "a.npz"], skip_bad_lines=True)
 
 
 def test_a_folder_keeps_one_trace_and_may_keep_an_empty_one(tmp_path):

@@ -113,3 +113,12 @@ def test_the_bag_of_an_id_outside_the_table_is_found_behind_empty_bags():
 def test_no_size_is_below_zero_even_without_ids():
     with pytest.raises(GraceError, match="num_items"):
         Trace(np.array([0]), np.zeros(0, np.int64), -1)
+
+
+def test_a_trace_over_a_larger_table_has_the_same_bags():
+    trace = Trace.from_bags([[0, 1, 1], []])
+    wider = trace.over(9)
+    assert (trace.num_items, wider.num_items) == (2, 9)
+    assert wider.counts().tolist() == [1, 2, 0, 0, 0, 0, 0, 0, 0]
+    with pytest.raises(GraceError, match="the table has 1 rows"):
+        trace.over(1)

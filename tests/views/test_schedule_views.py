@@ -1,5 +1,6 @@
 """A schedule as text, as a trace for Perfetto, as a Gantt chart: what they say is what it holds."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -41,7 +42,22 @@ def test_the_chart_is_xml_with_a_box_an_operator(schedule):
     titles = [node.text for node in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == len(schedule.graph.ops)
     dashed = [n for n in root.iter("{http://www.w3.org/2000/svg}line") if n.get("stroke-dasharray")]
-    assert len(dashed) == schedule.num_waits
+    assert len(dashed) == schedule.num_waits + 1  # and one in the legend
+    assert "bound" in "".join(root.itertext())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 37.0, 1e6])
+def test_the_axis_has_a_few_round_times_whatever_the_span(schedule, scale):
+    stretched = replace(
+        schedule,
+        begin_us=tuple(t * scale for t in schedule.begin_us),
+        times_us=tuple(t * scale for t in schedule.times_us),
+    )
+    root = ElementTree.fromstring(gantt(stretched))
+    texts = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    said = [text.removesuffix(" us") for text in texts[1:] if text.endswith(" us")]
+    ticks = [float(number) for number in said]
+    assert 4 <= len([tick for tick in ticks if tick <= stretched.makespan_us]) <= 11
 
 
 def test_names_are_escaped():

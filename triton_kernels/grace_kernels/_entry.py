@@ -36,12 +36,26 @@ def _misfit(offsets: Any, num_ids: Any, lengths_at: Any, length_bytes: Any) -> A
     """Tell whether offsets fall, leave the ids, or contradict the lengths (none at address 0)."""
     wrong = offsets[0] != 0 or offsets[offsets.size - 1] != num_ids
     for bag in range(offsets.size - 1):
-        length = offsets[bag + 1] - offsets[bag]
-        wrong |= length < 0
+        wrong |= offsets[bag + 1] < offsets[bag]  # a difference could wrap around
         if lengths_at != 0:
             at = lengths_at + length_bytes * bag
-            wrong |= length != (load_i64(at) if length_bytes == 8 else load_i32(at))
+            length = load_i64(at) if length_bytes == 8 else load_i32(at)
+            wrong |= offsets[bag + 1] - offsets[bag] != length
     return wrong
+
+
+@jit
+def _bounds(offsets_at, num_offsets, lengths_at, length_bytes):
+    """Return offsets as given, or as the running sum of the lengths where none are (address 0)."""
+    if offsets_at != 0:
+        return carray(_pointer(offsets_at, 0), num_offsets)
+    offsets = np.empty(num_offsets, np.int64)
+    offsets[0] = 0
+    for bag in range(num_offsets - 1):
+        at = lengths_at + length_bytes * bag
+        length = load_i64(at) if length_bytes == 8 else load_i32(at)
+        offsets[bag + 1] = offsets[bag] + length
+    return offsets
 
 
 @jit
@@ -79,7 +93,7 @@ def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
         num_threads: Threads of the shared forms.
         ids_at: Address of the ids of all features.
         num_ids: How many.
-        offsets_at: Address of int64 offsets.
+        offsets_at: Address of int64 offsets, or 0: the lengths say where bags end.
         num_offsets: How many.
         lengths_at: Address of lengths that the offsets must agree with, or 0.
         length_bytes: 4 or 8.
@@ -95,7 +109,7 @@ def serve_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
         Whether all went well; otherwise what was written does not count.
     """
     ids = carray(_pointer(ids_at, 0), num_ids)
-    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    offsets = _bounds(offsets_at, num_offsets, lengths_at, length_bytes)
     return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
                   out_stride, reads, rare)  # fmt: skip
 
@@ -105,7 +119,7 @@ def serve_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, lengths_at,
               features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids."""
     ids = carray(_pointer(ids_at, 1), num_ids)
-    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    offsets = _bounds(offsets_at, num_offsets, lengths_at, length_bytes)
     return _serve(ids, offsets, lengths_at, length_bytes, features, stride, policy, out_at,
                   out_stride, reads, rare)  # fmt: skip
 
@@ -115,7 +129,7 @@ def serve_shared_i64(num_threads, ids_at, num_ids, offsets_at, num_offsets, leng
                      length_bytes, features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does with several threads."""
     ids = carray(_pointer(ids_at, 0), num_ids)
-    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    offsets = _bounds(offsets_at, num_offsets, lengths_at, length_bytes)
     return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
                          policy, out_at, out_stride, reads, rare)  # fmt: skip
 
@@ -125,7 +139,7 @@ def serve_shared_i32(num_threads, ids_at, num_ids, offsets_at, num_offsets, leng
                      length_bytes, features, stride, policy, out_at, out_stride, reads, rare):  # fmt: skip
     """Do what ``serve_i64`` does for int32 ids with several threads."""
     ids = carray(_pointer(ids_at, 1), num_ids)
-    offsets = carray(_pointer(offsets_at, 0), num_offsets)
+    offsets = _bounds(offsets_at, num_offsets, lengths_at, length_bytes)
     return _serve_shared(num_threads, ids, offsets, lengths_at, length_bytes, features, stride,
                          policy, out_at, out_stride, reads, rare)  # fmt: skip
 

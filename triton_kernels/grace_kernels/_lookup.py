@@ -44,8 +44,9 @@ def first_misfit(offsets: Any, lengths: Any) -> Any:
         lengths: Integers ``[B]``, or an empty array where only offsets are given.
     """
     for bag in range(offsets.size - 1):
-        length = offsets[bag + 1] - offsets[bag]
-        if length < 0 or (lengths.size > 0 and length != lengths[bag]):
+        if offsets[bag + 1] < offsets[bag]:  # a difference could wrap around
+            return bag
+        if lengths.size > 0 and offsets[bag + 1] - offsets[bag] != lengths[bag]:
             return bag
     return -1
 

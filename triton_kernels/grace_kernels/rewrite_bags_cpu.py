@@ -60,7 +60,7 @@ def rewrite_bags_cpu(
             )  # fmt: skip
         except cpu.BadId as bad:
             raise bad_id(bad, labels[feature]) from None
-        parts += _split_by_tier(
+        parts += split_by_tier(
             row_ids, new_offsets, row_weights, num_rows[t], num_hbm_sums[t], hot_rows[t].numpy()
         )
         bag_lengths[feature] = np.diff(bag_offsets)
@@ -82,7 +82,7 @@ def rewrite_bags_cpu(
     )
 
 
-def _split_by_tier(
+def split_by_tier(
     row_ids: Any, offsets: Any, weights: Any, num_rows: int, num_hbm_sums: int, hot_row: Any
 ) -> list[tuple[Any, Any, Any]]:
     """Return (row ids inside their own table, lengths, weights) of the three parts."""

@@ -187,7 +187,7 @@ class FeatureRows:
             ids_at: Address of the ids of all features.
             id_bytes: 4 or 8.
             num_ids: How many ids.
-            offsets_at: Address of int64 offsets.
+            offsets_at: Address of int64 offsets, or 0: the lengths say where bags end.
             num_offsets: How many offsets.
             lengths_at: Address of lengths that the offsets must agree with, or 0.
             length_bytes: 4 or 8.

@@ -13,11 +13,18 @@ import numpy as np
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers.baskets import read_baskets, stream_baskets
-from grace_torchrec.traces.readers.fbgemm import read_fbgemm
+from grace_torchrec.traces.readers.fbgemm import read_fbgemm, stream_fbgemm
+from grace_torchrec.traces.readers.first_seen import ItemNames
 from grace_torchrec.traces.readers.integer_lines import read_lines
-from grace_torchrec.traces.readers.interactions import looks_like_interactions, read_interactions
+from grace_torchrec.traces.readers.interaction_layout import looks_like_interactions
+from grace_torchrec.traces.readers.interactions import read_interactions, stream_interactions
 from grace_torchrec.traces.readers.kjt import from_kjts
-from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
+from grace_torchrec.traces.readers.line_errors import (
+    ZIP_MAGIC,
+    BadLines,
+    file_error,
+    open_source,
+)
 from grace_torchrec.traces.readers.multi_hot import read_multi_hot, stream_multi_hot, table_names
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.readers.parquet import PARQUET_MAGIC, read_parquet, stream_parquet
@@ -26,6 +33,8 @@ from grace_torchrec.traces.trace import Trace
 
 __all__ = [
     "FORMATS",
+    "BadLines",
+    "ItemNames",
     "from_kjts",
     "read",
     "read_baskets",
@@ -52,13 +61,13 @@ _PARTS: dict[str, Callable[[str | os.PathLike[str], str | None], Trace]] = {
     "multi_hot": read_multi_hot,
     "parquet": read_parquet,
 }
-_STREAMS: dict[str, Callable[[str | os.PathLike[str]], Iterator[Trace]]] = {
+_LINE_STREAMS: dict[str, Callable[..., Iterator[Trace]]] = {  # (path, bad_lines=)
     "user_items": stream_user_items,
     "baskets": stream_baskets,
-    "multi_hot": stream_multi_hot,
-    "parquet": stream_parquet,
+    "interactions": stream_interactions,  # and names=
 }
 _PART_STREAMS: dict[str, Callable[[str | os.PathLike[str], str | None], Iterator[Trace]]] = {
+    "fbgemm": stream_fbgemm,
     "multi_hot": stream_multi_hot,
     "parquet": stream_parquet,
 }
@@ -97,27 +106,55 @@ def read(path: str | os.PathLike[str], format: str | None = None) -> Trace:
     return FORMATS[format](path) if part is None else _PARTS[format](path, part)
 
 
-def stream(path: str | os.PathLike[str], format: str | None = None) -> Iterator[Trace]:
+def stream(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    names: ItemNames | None = None,
+    bad_lines: BadLines | None = None,
+) -> Iterator[Trace]:
     """Yield the bags of a trace file in pieces, in order; together they are what ``read`` returns.
 
-    Text of bags, multi-hot archives and parquet come in pieces of a few million ids; the other
-    formats are one piece: their files must fit in memory, so large traces are kept as shards.
+    Only ``npz`` is one piece: such a file must fit in memory, so large traces are kept as shards.
 
     Args:
         path: As for :func:`read`.
         format: As for :func:`read`.
+        names: Numbers the items by first appearance, or by a list of names; those of
+            interactions may then be any text. None: items keep their numbers.
+        bad_lines: Counts bad lines of text, which are left out. None: the first is an error.
 
     Raises:
-        GraceError: as :func:`read`, possibly after some pieces.
+        GraceError: as :func:`read`, possibly after some pieces; ``bad_lines`` for a file that
+            has no lines; an item that has no name.
         NotSupported: as :func:`read`.
     """
     path, part, format = _resolved(path, format)
-    if part is not None and format in _PART_STREAMS:
+    if bad_lines is not None and format not in _LINE_STREAMS:
+        raise GraceError(
+            f"{os.fspath(path)}: a file of format {format} has no lines to skip; repair the file"
+        )
+    if format == "interactions":
+        yield from stream_interactions(path, names=names, bad_lines=bad_lines)
+        return
+    pieces = _pieces(path, part, format, bad_lines)
+    if names is None:
+        yield from pieces
+        return
+    for piece in pieces:
+        yield names.renumbered(piece, os.fspath(path))
+
+
+def _pieces(
+    path: str | os.PathLike[str], part: str | None, format: str, bad_lines: BadLines | None
+) -> Iterator[Trace]:
+    """Yield the pieces of a file whose items have numbers."""
+    if format in _PART_STREAMS:
         yield from _PART_STREAMS[format](path, part)
-    elif part is None and format in _STREAMS:
-        yield from _STREAMS[format](path)
+    elif format in _LINE_STREAMS:
+        yield from _LINE_STREAMS[format](path, bad_lines=bad_lines)
     else:
-        yield FORMATS[format](path) if part is None else _PARTS[format](path, part)
+        yield FORMATS[format](path)
 
 
 def _resolved(

@@ -10,6 +10,7 @@ import numpy as np
 
 from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.integer_lines import read_lines
+from grace_torchrec.traces.readers.line_errors import BadLines
 from grace_torchrec.traces.trace import Trace
 
 
@@ -27,13 +28,19 @@ def read_baskets(path: str | os.PathLike[str]) -> Trace:
     return concatenate(stream_baskets(path))
 
 
-def stream_baskets(path: str | os.PathLike[str]) -> Iterator[Trace]:
+def stream_baskets(
+    path: str | os.PathLike[str], *, bad_lines: BadLines | None = None
+) -> Iterator[Trace]:
     """Yield the bags of a file block by block; see :func:`read_baskets`.
+
+    Args:
+        path: As for the reader.
+        bad_lines: Counts bad lines, which make no bag. None: the first is an error.
 
     Raises:
         GraceError: as the reader.
     """
-    for block in read_lines(path):
+    for block in read_lines(path, bad_lines):
         counts = block.counts_P[block.counts_P > 0]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         yield Trace(offsets, block.values_T)

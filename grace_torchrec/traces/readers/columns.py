@@ -48,15 +48,34 @@ class Columns:
         """
         first_P, begins, stops = self.cuts
         starts, ends = begins[first_P + number], stops[first_P + number]
-        starts, ends = _trimmed(self.text_W, starts, ends)
+        starts, ends = trimmed(self.text_W, starts, ends)
         quoted = (ends - starts >= 2) & (self.text_W[starts] == ord('"'))
         quoted &= self.text_W[ends - 1] == ord('"')
         return starts + quoted, ends - quoted
 
-    def token(self, line: int, starts_P: Int64s, ends_P: Int64s) -> str:
-        """Return the text of one token, for messages; bytes that are no UTF-8 are replaced."""
+    def take(self, good_P: npt.NDArray[np.bool_]) -> "Columns":
+        """Return some of the lines."""
+        first_P, begins, stops = self.cuts
+        return Columns(
+            self.text_W,
+            self.line_P[good_P],
+            self.starts_P[good_P],
+            self.ends_P[good_P],
+            self.count_P[good_P],
+            (first_P[good_P], begins, stops),
+        )
+
+    def token(self, line: int, starts_P: Int64s, ends_P: Int64s, errors: str = "replace") -> str:
+        """Return the text of one token.
+
+        Args:
+            line: Place of the line in this block.
+            starts_P: First byte of the token of each line.
+            ends_P: Byte behind it.
+            errors: What becomes of bytes that are no UTF-8, as for ``bytes.decode``.
+        """
         piece = self.text_W[starts_P[line] : ends_P[line]].tobytes()
-        return piece.decode("utf-8", "replace")
+        return piece.decode("utf-8", errors)
 
 
 def cut_columns(block: bytes, first_line: int, separator: bytes) -> Columns:
@@ -71,7 +90,7 @@ def cut_columns(block: bytes, first_line: int, separator: bytes) -> Columns:
     ends = np.flatnonzero(text == ord("\n"))
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1])
     ends = ends - ((ends > starts) & (text[ends - 1] == ord("\r")))
-    trimmed_starts, trimmed_ends = _trimmed(text, starts, ends)
+    trimmed_starts, trimmed_ends = trimmed(text, starts, ends)
     filled = np.flatnonzero(trimmed_ends > trimmed_starts)
     if separator == b" ":
         starts, ends = trimmed_starts[filled], trimmed_ends[filled]
@@ -155,7 +174,7 @@ def _number(text: bytes) -> float:
         return float("nan")
 
 
-def _trimmed(text_W: Bytes, starts_P: Int64s, ends_P: Int64s) -> tuple[Int64s, Int64s]:
+def trimmed(text_W: Bytes, starts_P: Int64s, ends_P: Int64s) -> tuple[Int64s, Int64s]:
     """Leave blanks out at both ends."""
     starts, ends = starts_P.copy(), ends_P.copy()
     live = np.flatnonzero(starts < ends)

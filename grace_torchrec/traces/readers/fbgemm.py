@@ -14,6 +14,7 @@ import re
 import shutil
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,9 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
 from grace_torchrec.traces.trace import Trace
 
+PIECE_IDS = 1 << 22
 _TABLES_IN_NAME = re.compile(r"t(\d+)_bs\d+")
 # what torch.load raises on damaged or foreign files
 _DAMAGE = (
@@ -53,6 +56,24 @@ def read_fbgemm(
         GraceError: the file is no such file, is a git-lfs pointer, or its arrays do not fit
             together; the table is not named or is not there.
     """
+    return concatenate(stream_fbgemm(path, part, num_tables=num_tables, offsets=offsets))
+
+
+def stream_fbgemm(
+    path: str | os.PathLike[str],
+    part: str | None = None,
+    *,
+    num_tables: int | None = None,
+    offsets: str | os.PathLike[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the bags of one table in pieces of about four million ids; see :func:`read_fbgemm`.
+
+    Files that torch wrote as zip archives are mapped: memory holds the offsets of the table and
+    one piece.
+
+    Raises:
+        GraceError: as the reader.
+    """
     parts = _tensors(path) if offsets is None else [*_tensors(path, 1), *_tensors(offsets, 1)]
     if not 2 <= len(parts) <= 3:
         file_error(path, f"holds {len(parts)} tensors; (indices, offsets[, lengths]) are expected")
@@ -65,11 +86,19 @@ def read_fbgemm(
     if not 0 <= first <= last <= indices.size:
         file_error(path, f"offsets of table {table} run from {first} to {last}, there are "
                 f"{indices.size} indices; write the file again")  # fmt: skip
-    try:
-        return Trace(own - first, np.array(indices[first:last]))
-    except GraceError as error:
-        what = str(error).removeprefix("trace: ")
-        raise GraceError(f"{os.fspath(path)}: table {table}: {what}") from error
+    bag = 0
+    while bag < num_bags or not num_bags:
+        until = int(np.searchsorted(own, own[bag] + PIECE_IDS, side="right")) - 1
+        until = min(max(until, bag + 1), num_bags)
+        try:
+            yield Trace(own[bag : until + 1] - own[bag], np.array(indices[own[bag] : own[until]]))
+        except GraceError as error:
+            what = str(error).removeprefix("trace: ")
+            where = f"table {table}" + (f", behind bag {bag}" if bag else "")
+            raise GraceError(f"{os.fspath(path)}: {where}: {what}") from error
+        if not num_bags:
+            return
+        bag = until
 
 
 def _tensors(path: str | os.PathLike[str], expected: int = 0) -> list[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import line_error, open_source
+from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 26  # a "line" beyond this is no bag, and would be held in memory whole
@@ -54,8 +54,14 @@ class IntegerLines:
         )
 
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[IntegerLines]:
+def read_lines(
+    path: str | os.PathLike[str], bad_lines: BadLines | None = None
+) -> Iterator[IntegerLines]:
     """Yield the lines of a text file, block by block, in bounded memory.
+
+    Args:
+        path: Text file, plain or gzip.
+        bad_lines: Counts bad lines, which then stand as blank ones. None: the first is an error.
 
     Raises:
         GraceError: the file cannot be read, or ``FILE:LINE:`` with what is wrong there.
@@ -63,7 +69,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[IntegerLines]:
     first_line, found = 1, 0
     with open_source(path) as source:
         for block in text_blocks(path, source, _FORM):
-            lines = _parse_fast(block, first_line) or _parse_slow(path, block, first_line)
+            lines = _parse_fast(block, first_line) or _parse_slow(
+                path, block, first_line, bad_lines
+            )
             first_line += lines.counts_P.size
             found += lines.values_T.size
             yield lines
@@ -140,14 +148,28 @@ def _parse_fast(block: bytes, first_line: int) -> IntegerLines | None:
     return IntegerLines(first_line, values, counts.astype(np.int64))
 
 
-def _parse_slow(path: str | os.PathLike[str], block: bytes, first_line: int) -> IntegerLines:
-    """Parse a block line by line; raises at the first bad line."""
-    rows = [
-        _parse_line(path, number, line.removesuffix(b"\r"))
-        for number, line in enumerate(block.split(b"\n")[:-1], first_line)
-    ]
+def _parse_slow(
+    path: str | os.PathLike[str], block: bytes, first_line: int, bad_lines: BadLines | None
+) -> IntegerLines:
+    """Parse a block line by line; raises at the first bad line, or counts it and goes on."""
+    rows: list[list[int]] = []
+    for number, line in enumerate(block.split(b"\n")[:-1], first_line):
+        rows.append(_parsed_or_counted(path, number, line.removesuffix(b"\r"), bad_lines))
     values = np.array([value for row in rows for value in row], np.int64)
     return IntegerLines(first_line, values, np.array([len(row) for row in rows], np.int64))
+
+
+def _parsed_or_counted(
+    path: str | os.PathLike[str], number: int, line: bytes, bad_lines: BadLines | None
+) -> list[int]:
+    """Return the numbers of one line; none of a bad one that is counted."""
+    try:
+        return _parse_line(path, number, line)
+    except GraceError as error:
+        if bad_lines is None:
+            raise
+        bad_lines.add(error)
+        return []
 
 
 def _parse_line(path: str | os.PathLike[str], number: int, line: bytes) -> list[int]:

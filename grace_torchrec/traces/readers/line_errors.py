@@ -7,6 +7,7 @@ by its name). A git-lfs pointer, the usual stand-in for a file that was never fe
 import gzip
 import io
 import os
+from dataclasses import dataclass
 from typing import IO, NoReturn
 
 from grace_torchrec.errors import GraceError
@@ -14,6 +15,24 @@ from grace_torchrec.errors import GraceError
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 LFS_MAGIC = b"version https://git-lfs"
+
+
+@dataclass
+class BadLines:
+    """Lines that were left out, for readers that are told to go on.
+
+    Attributes:
+        count: How many.
+        first: What was wrong with the first of them, as ``FILE:LINE: what; what to do``.
+    """
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, error: GraceError) -> None:
+        """Count a line that a reader refused."""
+        self.first = self.first or str(error)
+        self.count += 1
 
 
 def line_error(path: str | os.PathLike[str], line: int, what: str, todo: str) -> NoReturn:

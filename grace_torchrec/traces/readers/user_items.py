@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.integer_lines import IntegerLines, read_lines
-from grace_torchrec.traces.readers.line_errors import line_error
+from grace_torchrec.traces.readers.line_errors import BadLines, line_error
 from grace_torchrec.traces.trace import Trace
 
 
@@ -32,14 +32,22 @@ def read_user_items(path: str | os.PathLike[str], *, one_indexed: bool = False) 
 
 
 def stream_user_items(
-    path: str | os.PathLike[str], *, one_indexed: bool = False
+    path: str | os.PathLike[str],
+    *,
+    one_indexed: bool = False,
+    bad_lines: BadLines | None = None,
 ) -> Iterator[Trace]:
     """Yield the bags of a file block by block; see :func:`read_user_items`.
+
+    Args:
+        path: As for the reader, as the next.
+        one_indexed: Items count from 1 in the file.
+        bad_lines: Counts bad lines, which make no bag. None: the first is an error.
 
     Raises:
         GraceError: as the reader.
     """
-    for block in read_lines(path):
+    for block in read_lines(path, bad_lines):
         items = _items(block)
         if one_indexed:
             _refuse_zero(path, block, items)

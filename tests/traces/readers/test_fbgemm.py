@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers import read, read_fbgemm, stream
+from grace_torchrec.traces.readers import fbgemm, read, read_fbgemm, stream
 
 torch = pytest.importorskip("torch")
 INDICES = torch.tensor([1, 2, 3, 4, 5, 6])
@@ -43,6 +43,16 @@ def test_the_bags_of_one_table(file, zipped, packed):
     assert bags_of(read(f"{file}#1")) == ALL[2:]
     assert [bags_of(piece) for piece in stream(f"{file}#1")] == [ALL[2:]]
     assert "holds 2 tables" in refused(file)
+
+
+@pytest.mark.parametrize("piece_ids", [1, 2, 3, 99])
+def test_a_table_comes_in_pieces(file, monkeypatch, piece_ids):
+    monkeypatch.setattr(fbgemm, "PIECE_IDS", piece_ids)
+    torch.save((INDICES, OFFSETS), file)
+    pieces = list(stream(file))
+    assert [bag for piece in pieces for bag in bags_of(piece)] == ALL == bags_of(read_fbgemm(file))
+    assert all(piece.num_ids <= piece_ids or piece.num_bags == 1 for piece in pieces)
+    assert (len(pieces) == 1) == (piece_ids == 99)
 
 
 def test_the_number_of_tables_comes_from_an_argument_lengths_or_the_name(tmp_path, file):

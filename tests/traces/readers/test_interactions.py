@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers import integer_lines, read, read_interactions
+from grace_torchrec.traces.readers import (
+    BadLines,
+    ItemNames,
+    integer_lines,
+    interaction_bags,
+    read,
+    read_interactions,
+    stream,
+)
 
 
 @pytest.fixture
@@ -85,19 +93,31 @@ def test_given_names_stand_for_a_header(file):
     block_bytes=st.integers(1, 60),
     header=st.booleans(),
     end=st.sampled_from(["\n", "\r\n"]),
+    users_a_piece=st.integers(1, 9),
+    held=st.integers(0, 9),
+    timed=st.booleans(),
 )
-def test_any_block_size_gives_the_bags_of_the_rows(
-    scratch, rows, separator, block_bytes, header, end
+def test_any_block_and_piece_give_the_bags_of_the_rows(
+    scratch, rows, separator, block_bytes, header, end, users_a_piece, held, timed
 ):
-    lines = [separator.join(["user", "item", "rating", "time"])] * header
-    lines += [separator.join(map(str, (user, item, 3, time))) for user, item, time in rows]
+    columns = 4 if timed else 2
+    lines = [separator.join(["user", "item", "rating", "time"][:columns])] * header
+    lines += [separator.join(map(str, (u, item, 3, time)[:columns])) for u, item, time in rows]
     scratch.write_bytes((end.join(lines) + end).encode())
     wanted = {}
     for user, item, time in rows:
         wanted.setdefault(user, []).append((time, item))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer_lines, "BLOCK_BYTES", block_bytes)
+        patch.setattr(interaction_bags, "PIECE_USERS", users_a_piece)
+        patch.setattr(interaction_bags, "HELD_LINES", held)
         trace = read_interactions(scratch)
+        pieces = list(stream(scratch, "interactions"))
+    assert [piece.num_bags for piece in pieces[:-1]] == [users_a_piece] * (len(pieces) - 1)
+    assert [bag for piece in pieces for bag in bags_of(piece)] == bags_of(trace)
+    if not timed:
+        assert bags_of(trace) == [[item for _, item in bag] for bag in wanted.values()]
+        return
     order = [[item for _, item in sorted(bag, key=lambda pair: pair[0])] for bag in wanted.values()]
     assert bags_of(trace) == order
     assert trace.time_B.tolist() == [max(bag)[0] for bag in wanted.values()]
@@ -137,6 +157,46 @@ def test_what_is_wrong_is_named_with_its_line(file, text, said):
     assert "; " in message
     assert "\n" not in message
     assert message.isascii()
+
+
+def test_bad_lines_are_left_out_and_counted(file):
+    file.write_text("user,item,time\n1,2,9\n3\n1,x,8\n2,-5,7\n1,4,\n2,6,7\n,,\n1,3,1\n")
+    bad = BadLines()
+    (trace,) = stream(file, "interactions", bad_lines=bad)
+    assert bags_of(trace) == [[3, 2], [6]]
+    assert bad.count == 5
+    assert bad.first.startswith(f"{file}:3: 1 columns")
+    file.write_text("1 x\n")
+    with pytest.raises(GraceError, match="no column"):  # the first line is a header then
+        list(stream(file, "interactions", bad_lines=BadLines()))
+    file.write_text("1 1\n1 x\n")
+    assert [bags_of(t) for t in stream(file, "interactions", bad_lines=bad)] == [[[1]]]
+
+
+@pytest.mark.parametrize(
+    ("head", "rows"), [("user,item\n", "ann,bob,ann,ann"), ("", "1,2,1,1"), ("", "ann,bob,ann,ann")]
+)
+def test_items_of_any_name_become_rows_in_the_order_of_the_file(file, head, rows):
+    items = ["B007", '" a,b "', "B007", "18446744073709551615"]
+    lines = [f"{u};{i}\n" for u, i in zip(rows.split(","), items, strict=True)]
+    file.write_text((head.replace(",", ";")) + "".join(lines))
+    names = ItemNames()
+    (trace,) = stream(file, "interactions", names=names)
+    assert bags_of(trace) == [[0, 0, 2], [1]]
+    assert names.names == ["B007", "a,b", "18446744073709551615"]
+
+
+def test_items_without_a_row_are_bad_lines(file, tmp_path):
+    (tmp_path / "names").write_text("b\na\n")
+    file.write_text("user,item\n1,a\n1,c\n1,\n1,b\n")
+    with pytest.raises(GraceError, match=":4: the item is empty"):
+        list(stream(file, names=ItemNames.load(tmp_path / "names")))
+    bad = BadLines()
+    (trace,) = stream(file, names=ItemNames.load(tmp_path / "names"), bad_lines=bad)
+    assert (bags_of(trace), bad.count) == ([[1, 0]], 2)
+    file.write_text("user,item\n1,a\n1,c\n")
+    with pytest.raises(GraceError, match=":3: item 'c' has no row"):
+        list(stream(file, names=ItemNames.load(tmp_path / "names")))
 
 
 def test_a_bad_line_is_found_far_behind_the_first_block(file):

@@ -9,7 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers import integer_lines, read_baskets, read_npz, read_user_items
+from grace_torchrec.traces.readers import (
+    BadLines,
+    integer_lines,
+    read_baskets,
+    read_npz,
+    read_user_items,
+    stream,
+)
 
 bags_of_ids = st.lists(st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5), min_size=1)
 
@@ -198,3 +205,14 @@ def test_a_real_trace_written_as_text_reads_back(trace_path, file, name):
     assert (again.offsets_B1 == trace.offsets_B1).all()
     file.write_text("".join(f"{user} {row}\r\n" for user, row in enumerate(rows)))
     assert (read_user_items(file).ids_L == trace.ids_L).all()
+
+
+@pytest.mark.parametrize(("form", "wanted"), [("baskets", [[1, 2], [3], [4, 5]]), ("user_items", [[2], [], [5]])])  # fmt: skip
+def test_bad_lines_make_no_bag_and_are_counted(file, form, wanted):
+    file.write_text("1 2\n1 x\n3\n-1\n\n4 5\n")
+    bad = BadLines()
+    assert [bag for piece in stream(file, form, bad_lines=bad) for bag in bags_of(piece)] == wanted
+    assert bad == BadLines(2, f"{file}:2: 'x' is not an integer; lines hold non-negative integers with spaces between them")  # fmt: skip
+    file.write_text("x\n")
+    with pytest.raises(GraceError, match="no line holds a number"):
+        list(stream(file, form, bad_lines=BadLines()))

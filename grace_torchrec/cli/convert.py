@@ -1,0 +1,86 @@
+"""``grace-torchrec convert``: turn a model and its plan into a folder that serves."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+
+from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.plans.options import RowDtype
+from grace_torchrec.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from grace_torchrec.serve.served import Served
+
+Target = Literal["module", "torchscript"]
+
+
+@click.command()
+@click.argument("model")
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Served folder to write."
+)
+@click.option(
+    "--row-dtype",
+    type=click.Choice(get_args(RowDtype)),
+    help="Type of all rows (default: the plan's).",
+)
+@click.option("--streams", default=4, show_default=True, help="Streams at most.")
+@click.option("--target", type=click.Choice(get_args(Target)), default="module", show_default=True)
+@click.option(
+    "--slots", type=click.IntRange(1, 2), default=2, show_default=True,
+    help="2: no delta makes a reader wait; 1: half the memory.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def convert(
+    model: str,
+    plan: Path,
+    out: Path,
+    row_dtype: str | None,
+    streams: int,
+    target: Target,
+    slots: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Convert MODEL (package.module:function) by PLAN (a folder); load_served reads the result."""
+    from grace_torchrec.serve.convert import convert as convert_model
+
+    if streams < 1:
+        raise click.UsageError("--streams is one or more.")
+    given = load_model(model)
+    served = convert_model(
+        given.model, Plan.load(plan), example=given.batches[0], streams=streams, target=target,
+        row_dtype=row_dtype, slots=slots,
+    )  # fmt: skip
+    served.save(out)
+    found = summary(served, out)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for key, kind in found["row_types"].items():
+        click.echo(f"{key}: rows {kind}")
+    for path, reason in found["refused"].items():
+        click.echo(f"{path}: left as it is: {reason}")
+    click.echo(f"streams: {found['streams'] or found['one_stream_because']}")
+    click.echo(f"saved as {out}, converted in {found['build_s']:.1f} s")
+
+
+def summary(served: "Served", out: Path) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    scheduled = served.scheduled
+    used = scheduled is not None and scheduled.modified and scheduled.schedule is not None
+    return {
+        "served": str(out),
+        "target": served.conversion.target,
+        "row_types": dict(served.conversion.row_types),
+        "refused": served.refused,
+        "streams": scheduled.schedule.num_streams if used else 0,  # type: ignore[union-attr]
+        "one_stream_because": "TorchScript is not scheduled"
+        if scheduled is None
+        else scheduled.reason,
+        "takes_deltas": served.masters is not None,
+        "master_bytes": 0 if served.masters is None else served.masters.num_bytes,
+        "build_s": served.build_s,
+    }

@@ -1,0 +1,1 @@
+"""Serve: converted models that answer, take deltas, and are saved and loaded."""

@@ -1,0 +1,159 @@
+"""Parts: rewritten bags by the memory their rows lie in, and their lookup by table batches.
+
+Flow: raw or rewritten bags -> *Splitter* -> one bag of plain rows, of stored rows in HBM and of
+stored rows in host memory for each feature -> *PartsLookup*: the memories' collections, whose
+outputs are added up.  The lookup uses stock operators only, so it can be scripted and run without us.
+Shapes: F features, B bags of each, P rows, D dimension.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
+
+
+class Splitter(nn.Module):
+    """Bags in, rewritten or not; the three parts of each feature out.
+
+    Under a tracer it is one node: rewriting is an operator of its own in the graph.
+
+    Args:
+        rewriter: Rewrites plain bags; its names are the keys of the parts.
+        input_names: Feature of the batch behind each output feature.
+        path: Dotted path of the collection: a RewrittenBatch holds its rows under this name.
+        is_weighted: Whether bags carry weights.
+        strict: Refuse a batch whose weights would be ignored.
+    """
+
+    def __init__(
+        self,
+        rewriter: Rewriter,
+        input_names: Sequence[str],
+        path: str,
+        *,
+        is_weighted: bool,
+        strict: bool,
+    ) -> None:
+        super().__init__()
+        self.rewriter = rewriter
+        self.input_names = list(input_names)
+        self.path, self.is_weighted, self.strict = path, is_weighted, strict
+
+    def forward(
+        self, features: KeyedJaggedTensor | RewrittenBatch
+    ) -> tuple[KeyedJaggedTensor, Tensor, int]:
+        """Return the parts, the lengths of the given bags int64 ``[F, B]``, and B.
+
+        Raises:
+            GraceError: the batch is malformed.
+            ValueError: an id is outside its table under ``raise``.
+            PlanMismatch: the batch was rewritten for another plan.
+        """
+        if isinstance(features, RewrittenBatch):
+            given = features.rows_for(self.path, self.rewriter.stamp)
+            stride = given.given_lengths.shape[1]
+            return parts_of_rows(given, self.rewriter), given.given_lengths, stride
+        bags = bags_of(features, self.input_names, self.is_weighted, self.strict)
+        chosen = list(range(len(self.input_names)))
+        guard = torch.empty(0, dtype=torch.int8)  # these rows are ours alone: nothing goes stale
+        parts, lengths, _ = self.rewriter(*bags, chosen, guard)
+        return parts, lengths, bags[3]
+
+
+def parts_of_rows(given: RewrittenRows, rewriter: Rewriter) -> KeyedJaggedTensor:
+    """Return rewritten rows as bags of plain rows, stored rows in HBM and in host memory.
+
+    Args:
+        given: Rows of all features of ``rewriter``, in its order.
+        rewriter: Knows tables, hot rows and the names.
+
+    Returns:
+        Three bags for each feature; a batch of no bags is given as one empty bag of each.
+    """
+    stride = given.given_lengths.shape[1]
+    values: list[Tensor] = []
+    weights: list[Tensor] = []
+    lengths: list[Tensor] = []
+    for feature, table in enumerate(rewriter.table_of):
+        ends = given.offsets[feature * stride : (feature + 1) * stride + 1]
+        mine = slice(int(ends[0]), int(ends[-1]))
+        rows, num_rows = given.rows[mine], rewriter.num_rows[table]
+        bag_of = torch.repeat_interleave(torch.arange(stride), ends.diff())
+        local, part = _local_rows(
+            rows, num_rows, rewriter.num_hbm_sums[table], rewriter.hot_rows()[table]
+        )
+        for number in range(len(PART_SUFFIX)):
+            here = part == number
+            values.append(local[here])
+            lengths.append(torch.bincount(bag_of[here], minlength=max(stride, 1)))
+            if given.weights is not None:
+                weights.append(given.weights[mine][here])
+    return KeyedJaggedTensor(
+        keys=[name + suffix for name in rewriter.names for suffix in PART_SUFFIX.values()],
+        values=torch.cat(values),
+        lengths=torch.cat(lengths),
+        weights=torch.cat(weights) if given.weights is not None else None,
+    )
+
+
+def _local_rows(
+    rows_P: Tensor, num_rows: int, num_hbm_sums: int, hot_row_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return where each row stands in its own table, and its part: plain 0, HBM 1, host 2."""
+    plain = rows_P < num_rows
+    local = torch.where(plain, rows_P, rows_P - num_rows)
+    part = torch.where(plain, 0, torch.where(local < num_hbm_sums, 1, 2))
+    local = torch.where(part == 2, local - num_hbm_sums, local)
+    if hot_row_N.numel():
+        copy = torch.where(plain, hot_row_N[torch.where(plain, rows_P, 0)].long(), -1)
+        local, part = torch.where(copy >= 0, copy, local), torch.where(copy >= 0, 1, part)
+    return local, part
+
+
+class PartsLookup(nn.Module):
+    """The collections that hold rows, and which of their outputs add up to a feature.
+
+    Args:
+        inner: Name -> quantised collection, sharded or not.
+        parts: For each output feature the (name of a collection, key of its output) that add up.
+        mean: MEAN pooling, for each output feature.
+    """
+
+    def __init__(
+        self,
+        inner: Mapping[str, nn.Module],
+        parts: Sequence[Sequence[tuple[str, str]]],
+        mean: Sequence[bool],
+    ) -> None:
+        super().__init__()
+        self.names = list(inner)
+        for name, collection in inner.items():
+            setattr(self, name, collection)
+        self.parts = [list(places) for places in parts]
+        self.mean = list(mean)
+
+    def forward(self, parts: KeyedJaggedTensor, lengths: Tensor, stride: int) -> Tensor:
+        """Return float32 ``[B, sum of D]``.
+
+        Args:
+            parts: Of a :class:`Splitter`.
+            lengths: int64 ``[F, B]`` of the bags as they were given: MEAN divides by them.
+            stride: Bags B of each feature.
+        """
+        looked_up = {name: getattr(self, name)(parts).to_dict() for name in self.names}
+        columns = []
+        for feature, places in enumerate(self.parts):
+            column = looked_up[places[0][0]][places[0][1]]
+            for name, key in places[1:]:
+                column = column + looked_up[name][key]
+            column = column[:stride]  # a batch of no bags was looked up as one empty bag
+            if self.mean[feature]:
+                given = lengths[feature].to(column.device)  # bags are rewritten on the CPU
+                column = column / given.clamp(min=1).unsqueeze(1)
+            columns.append(column)
+        return torch.cat(columns, dim=1)

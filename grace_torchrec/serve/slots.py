@@ -1,0 +1,126 @@
+"""Slots: what readers see stays whole while a writer changes it.
+
+Flow: Served asks *Slots* for its content before a batch and gives it back after it; a delta writes
+the other slot, and the slots change places between batches.
+With two slots no reader ever waits: a writer waits, for at most the batches under way.  The second
+is made at the first write.  With one slot (half the memory) a reader that comes while rows are
+written waits for the batches under way and for the writing.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+from grace_torchrec.errors import GraceError
+
+T = TypeVar("T")
+
+
+class Slots(Generic[T]):
+    """One or two equal contents, of which readers see one, and a version.
+
+    Args:
+        content: The first content.
+        copy: Makes an equal one that shares nothing that is written; without, there is one slot.
+        version: Version of the content as it is.
+    """
+
+    def __init__(self, content: T, copy: Callable[[T], T] | None = None, version: int = 0) -> None:
+        self._contents = [content]
+        self._copy = copy
+        self._readers = [0, 0]
+        self._active = 0
+        self._closed = False  # one slot only: a write is waiting or under way
+        self._torn: str | None = None
+        self._version = version
+        self._changed = threading.Condition()
+        self._one_writer = threading.Lock()
+
+    @property
+    def version(self) -> int:
+        """Writes that readers see, counted from the version given."""
+        return self._version
+
+    @property
+    def contents(self) -> list[T]:
+        """The contents there are, the one that readers see first."""
+        return self._contents[self._active :] + self._contents[: self._active]
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[T, int]]:
+        """Give a content and its version; neither changes inside the block.
+
+        Raises:
+            GraceError: a write failed half-way into the only content.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            if self._torn is not None and self._copy is None:
+                raise GraceError(self._torn)
+            slot, version = self._active, self._version
+            self._readers[slot] += 1
+        try:
+            yield self._contents[slot], version
+        finally:
+            with self._changed:
+                self._readers[slot] -= 1
+                if not self._readers[slot]:
+                    self._changed.notify_all()
+
+    def publish(self, write: Callable[[T], None]) -> int:
+        """Apply ``write`` to every content; readers see the old or the new one, never a mixture.
+
+        Args:
+            write: Changes one content; called for each, one after the other.  What can fail is to
+                be done before: a write that fails half-way ends all writing.
+
+        Returns:
+            The new version.
+
+        Raises:
+            GraceError: an earlier write failed half-way.
+        """
+        with self._one_writer:
+            if self._torn is not None:
+                raise GraceError(self._torn)
+            if self._copy is None:
+                return self._write_alone(write)
+            if len(self._contents) == 1:
+                self._contents.append(self._copy(self._contents[0]))
+            old = self._active
+            self._wait_until_unread(1 - old)
+            self._write(write, 1 - old)
+            with self._changed:
+                self._active = 1 - old
+                self._version += 1
+            self._wait_until_unread(old)
+            self._write(write, old)
+            return self._version
+
+    def _write_alone(self, write: Callable[[T], None]) -> int:
+        """Let no new reader in, wait for those inside, write."""
+        with self._changed:
+            self._closed = True
+        try:
+            self._wait_until_unread(0)
+            self._write(write, 0)
+            self._version += 1
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
+        return self._version
+
+    def _write(self, write: Callable[[T], None], slot: int) -> None:
+        """Write one content; remember if it was left half-written."""
+        try:
+            write(self._contents[slot])
+        except BaseException as error:
+            self._torn = f"a write failed half-way ({error}); convert or load the model again"
+            raise
+
+    def _wait_until_unread(self, slot: int) -> None:
+        """Wait for the batches that read a content."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._readers[slot])

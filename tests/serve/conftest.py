@@ -1,0 +1,89 @@
+"""Models to convert; tables, plans and batches are made as the tests of modules/ make them."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchrec import KeyedJaggedTensor
+
+from grace_torchrec.plans.plan import Plan
+from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.served import Served
+
+_spec = importlib.util.spec_from_file_location(
+    "grace_modules_conftest", Path(__file__).parents[1] / "modules" / "conftest.py"
+)
+assert _spec is not None
+_shared = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_shared)
+table_of, collection_of, table_plan = _shared.table_of, _shared.collection_of, _shared.table_plan
+model_plan, batch_of = _shared.model_plan, _shared.batch_of
+
+LAYOUT = {"originals": "host", "num_hbm_sums": 2, "hot_items": (7, 9)}
+STOCK = {"clusters": None, "num_hbm_sums": 0, "hot_items": ()}
+BAGS = {
+    "item": [[3, 1, 2, 5], [], [4, 4, 3, 7], [1, 2, 9, 19]],
+    "seen": [[1, 2], [5, 4, 3, 0], [0], []],
+    "shop": [[0], [1], [2], [3]],
+}
+
+
+class TwoTower(nn.Module):
+    """A dense arm beside a collection; the output shows every embedding."""
+
+    def __init__(self, collection: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3, 4)
+        self.sparse = collection
+        self.register_buffer("scale", torch.tensor([1.0]))
+
+    def forward(self, dense: torch.Tensor, bags: KeyedJaggedTensor) -> torch.Tensor:
+        pooled = self.sparse(bags).to_dict()
+        columns = [pooled[name] for name in ("item", "seen", "shop")]
+        return torch.cat([self.dense(dense) * self.scale, *columns], dim=1)
+
+
+@pytest.fixture(scope="session")
+def model_of(collection_of, table_of) -> Callable[..., TwoTower]:
+    """Return a function that makes a model of three tables, one MEAN, one without sums."""
+
+    def make(*, seed: int = 0, whole: bool = True, dtype: str = "fp32", dim: int = 4) -> TwoTower:
+        tables = [
+            table_of("t_item", features=("item",), dtype=dtype, dim=dim),
+            table_of("t_seen", features=("seen",), pooling="mean", dtype=dtype, dim=dim),
+            table_of("t_shop", features=("shop",), dtype=dtype, dim=dim),
+        ]
+        torch.manual_seed(seed)
+        return TwoTower(collection_of(tables, whole=whole, seed=seed)).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plan_for(model_plan) -> Callable[..., Plan]:
+    """Return a function from such a model to its plan: sums and hot rows in both memories."""
+
+    def make(model: nn.Module, **layout: object) -> Plan:
+        by_table = {"t_shop": {**STOCK, "lookup": "fused"}}
+        return model_plan(model, by_table, **{**LAYOUT, **layout})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def batch(batch_of) -> tuple[torch.Tensor, KeyedJaggedTensor]:
+    """Return one batch: any order, repeats and empty bags."""
+    return torch.rand(4, 3, generator=torch.Generator().manual_seed(1)), batch_of(BAGS)
+
+
+@pytest.fixture(scope="session")
+def served_of(plan_for, batch) -> Callable[..., Served]:
+    """Return a function that converts such a model."""
+
+    def make(model: nn.Module, plan: Plan | None = None, **options: object) -> Served:
+        return convert(model, plan or plan_for(model), example=batch, **options)
+
+    return make

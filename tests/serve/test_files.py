@@ -1,0 +1,164 @@
+"""A saved model comes back as it was served: rows, version, costs; or one error says why not."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from grace_torchrec.artifact import ARRAYS_FILE
+from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
+from grace_torchrec.serve import document as documents
+from grace_torchrec.serve.delta import publish_delta
+from grace_torchrec.serve.files import load_served
+from grace_torchrec.serve.mapped_arrays import write_arrays
+from grace_torchrec.serve.sharding import Sharding
+from grace_torchrec.serve.torchscript import script_batch
+
+
+@pytest.fixture
+def on_meta(model_of):
+    """The model's code with no numbers at all."""
+    return model_of().to("meta")
+
+
+@pytest.mark.parametrize("row_dtype", ["table", "fp16", "int8", "int4"])
+def test_a_loaded_model_answers_the_same_and_takes_deltas(
+    row_dtype, model_of, served_of, batch, on_meta, tmp_path
+):
+    served = served_of(model_of(whole=False), row_dtype=row_dtype)
+    publish_delta(served, {"t_item": ([3, 4], torch.randn(2, 4))})
+    served.save(tmp_path / "served")
+    loaded = load_served(tmp_path / "served", on_meta, example=batch)
+    assert loaded.version == 1
+    assert torch.equal(loaded(*batch), served(*batch))
+    delta = {"t_item": ([5, 9], torch.randn(2, 4)), "t_seen": ([1], torch.randn(1, 4))}
+    assert publish_delta(loaded, delta) == publish_delta(served, delta) == 2
+    assert torch.equal(loaded(*batch), served(*batch))
+    again = load_served(tmp_path / "served", on_meta, example=batch)
+    assert again.version == 1  # what was loaded never writes to the folder
+
+
+def test_nothing_is_built_or_measured_again(model_of, served_of, batch, on_meta, tmp_path):
+    served = served_of(model_of())
+    served.save(tmp_path / "served")
+    loaded = load_served(tmp_path / "served", on_meta, example=batch)
+    assert loaded.scheduled.stats == served.scheduled.stats
+    assert loaded.conversion == served.conversion
+    assert not any(p.is_meta for p in loaded.model.parameters())
+
+
+def test_the_models_own_numbers_do_not_count(model_of, served_of, batch, tmp_path):
+    served = served_of(model_of(seed=1))
+    served.save(tmp_path / "served")
+    other = model_of(seed=2)
+    before = other.dense.weight.clone()
+    loaded = load_served(tmp_path / "served", other, example=batch)
+    assert torch.equal(loaded(*batch), served(*batch))
+    assert torch.equal(other.dense.weight, before)
+
+
+def test_saving_again_replaces_the_folder_and_nothing_else(model_of, served_of, tmp_path):
+    served = served_of(model_of())
+    served.save(tmp_path / "served")
+    served.save(tmp_path / "served")
+    assert [path.name for path in tmp_path.iterdir()] == ["served"]
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(GraceError, match="is not a served folder"):
+        served.save(tmp_path / "mine")
+
+
+def test_a_script_is_saved_and_loaded(model_of, served_of, batch, on_meta, tmp_path):
+    served = served_of(model_of(), target="torchscript", row_dtype="int8")
+    served.save(tmp_path / "served")
+    loaded = load_served(tmp_path / "served", on_meta, example=batch)
+    given = script_batch(served.collections, batch)
+    assert torch.equal(loaded(*given), served(*given))
+    assert torch.equal(loaded(*script_batch(loaded.collections, batch)), served(*given))
+    script = tmp_path / "served" / "model.ts"
+    script.write_bytes(script.read_bytes()[:-7])
+    with pytest.raises(GraceError, match=r"model\.ts: was changed"):
+        load_served(tmp_path / "served", on_meta, example=batch)
+
+
+@pytest.mark.parametrize("file", ["served.json", "arrays.safetensors", "plan/plan.json"])
+@pytest.mark.parametrize("damage", ["gone", "cut", "flip"])
+def test_damage_is_one_error(file, damage, model_of, served_of, batch, on_meta, tmp_path):
+    served_of(model_of()).save(tmp_path / "served")
+    path = tmp_path / "served" / file
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        digits = [k for k in range(len(data) // 2, len(data)) if data[k : k + 1].isdigit()]
+        data[digits[0] if digits else -9] ^= 1  # JSON stays JSON
+    path.write_bytes(data if damage == "flip" else data[: len(data) // 2])
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(GraceError):
+        load_served(tmp_path / "served", on_meta, example=batch)
+
+
+def test_another_schema_is_refused(model_of, served_of, batch, on_meta, tmp_path):
+    served_of(model_of()).save(tmp_path / "served")
+    path = tmp_path / "served" / "served.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
+    with pytest.raises(GraceError, match="schema 9, this version reads 1"):
+        load_served(tmp_path / "served", on_meta, example=batch)
+
+
+def test_another_model_is_refused_by_name(model_of, served_of, batch, tmp_path):
+    served_of(model_of()).save(tmp_path / "served")
+    other = model_of()
+    other.dense = torch.nn.Linear(3, 5)
+    with pytest.raises(PlanMismatch, match=r"'dense\.weight' has shape \(4, 3\) in the folder"):
+        load_served(tmp_path / "served", other, example=batch)
+    with pytest.raises(PlanMismatch, match="dim 8 in the model"):
+        load_served(tmp_path / "served", model_of(dim=8), example=batch)
+
+
+def test_sharded_tables_are_not_saved(model_of, served_of, tmp_path):
+    served = served_of(model_of(), row_dtype="int8", sharding=Sharding(world_size=2))
+    with pytest.raises(NotSupported, match="sharded tables are not saved"):
+        served.save(tmp_path / "served")
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_were_loaded_outlive_their_folder(model_of, served_of, batch, on_meta, tmp_path):
+    served = served_of(model_of())
+    served.save(tmp_path / "served")
+    loaded = load_served(tmp_path / "served", on_meta, example=batch)
+    shutil.rmtree(tmp_path / "served")
+    assert torch.equal(loaded(*batch), served(*batch))
+
+
+def put_arrays(folder, change):
+    """Change the arrays of a folder, behind checksums that fit."""
+    arrays = {name: array.clone() for name, array in load_file(folder / ARRAYS_FILE).items()}
+    change(arrays)
+    document = json.loads((folder / "served.json").read_text())
+    document["arrays_checksum"] = write_arrays(folder / ARRAYS_FILE, arrays)
+    del document[documents.CHECKSUM]
+    document[documents.CHECKSUM] = documents._sha256(document)
+    (folder / "served.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a: a.update(odd=torch.zeros(1)), "holds arrays of nothing"),
+        (lambda a: a.pop("masters/sparse.t_item/rows"), "float rows of a table are missing"),
+        (lambda a: a.update({"masters/sparse.t_item/rows": torch.zeros(1, 4)}), "float rows of"),
+        (lambda a: a["masters/sparse.t_item/items"].neg_(), "float rows of"),
+        (lambda a: a["masters/sparse.t_item/items"].add_(15), "float rows of"),
+        (lambda a: a.pop("tables/sparse/hbm"), "rows of 'sparse' in hbm are missing"),
+        (lambda a: a.update({"tables/sparse/hbm": torch.zeros(8, dtype=torch.uint8)}), "rows of"),
+        (lambda a: a.pop("dense/dense.bias"), "shape None in the folder"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_error(
+    change, said, model_of, served_of, batch, on_meta, tmp_path
+):
+    served_of(model_of()).save(tmp_path / "served")
+    put_arrays(tmp_path / "served", change)
+    with pytest.raises(GraceError, match=said):
+        load_served(tmp_path / "served", on_meta, example=batch)

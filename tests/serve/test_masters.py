@@ -1,0 +1,31 @@
+"""Float rows are kept of grouped items, and of no others."""
+
+import torch
+
+from grace_torchrec.serve.masters import Masters, grouped_items
+
+
+def test_only_items_of_sums_are_kept_and_their_bytes_are_counted():
+    sets = {
+        "t__hbm_rows": (0, torch.tensor([0, 2, 3]), torch.tensor([4, 1, 9], dtype=torch.int32)),
+        "t__host_rows": (0, torch.tensor([0, 3]), torch.tensor([1, 2, 4], dtype=torch.int32)),
+        "u__host_rows": (1, torch.tensor([0, 2]), torch.tensor([0, 8], dtype=torch.int32)),
+    }
+    items = grouped_items(sets, 0)
+    assert items.tolist() == [1, 2, 4]  # 9 is a hot row: a copy needs no float row of others
+    weights = torch.randn(10, 3)
+    masters = Masters.of({"t": items}, {"t": weights})
+    assert torch.equal(masters.tables["t"].rows_GD, weights[items])
+    assert masters.num_bytes == 3 * 8 + 3 * 3 * 4
+    places, grouped = masters.tables["t"].places(torch.tensor([0, 2, 4, 9]))
+    assert grouped.tolist() == [False, True, True, False]
+    assert places[grouped].tolist() == [1, 2]
+
+
+def test_the_files_go_with_their_owner():
+    masters = Masters.of({"t": torch.tensor([0, 1])}, {"t": torch.ones(2, 2)})
+    folder = masters.folder
+    assert folder is not None
+    assert any(folder.iterdir())
+    del masters
+    assert not folder.exists()
