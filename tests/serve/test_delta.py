@@ -181,7 +181,7 @@ def test_sums_beyond_half_are_refused_before_anything_is_kept(model_of, served_o
     model = model_of()
     served = served_of(model, row_dtype="int8")  # its sums are fp16
     delta = {"t_item": ([3, 4, 5], torch.full((3, 4), 4e4))}
-    with pytest.raises(GraceError, match="stored sum of table 'sparse.t_item'.*beyond 65504"):
+    with pytest.raises(GraceError, match=r"stored sum of table 'sparse\.t_item'.*beyond 65504"):
         publish_delta(served, delta)
     assert served.version == 0
     assert same_rows(served, served_of(model, row_dtype="int8"))
@@ -243,10 +243,10 @@ def test_models_without_masters_take_no_delta(model_of, served_of):
 
 
 def test_sharded_tables_take_deltas_too(model_of, served_of, plan_for, batch):
-    from grace_torchrec.serve.sharding import Sharding
+    from grace_torchrec.serve.sharding import Spread
 
     model = model_of(whole=False)
-    sharding = Sharding(world_size=2, row_wise=("t_item",))
+    sharding = Spread(world_size=2, row_wise=("t_item",))
     served = served_of(model, row_dtype="int8", sharding=sharding)
     delta = random_delta(torch.Generator().manual_seed(8))
     for _ in range(2):
