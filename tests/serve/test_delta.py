@@ -204,7 +204,7 @@ def test_a_failed_delta_is_in_no_later_sum(model_of, served_of):
         publish_delta(served, {"t_item": ([3, 4, 5], torch.full((3, 4), 50.0))})
     assert (served.version, len(served.slots.contents)) == (0, 1)
     served.slots._copy = copy_of
-    good = {"t_item": ([1], torch.ones(1, 4))}
+    good = {"t_item": ([3], torch.ones(1, 4))}  # in sums with 4 and 5
     assert publish_delta(served, good) == 1
     assert same_rows(served, served_of(changed(model, good)))
 
