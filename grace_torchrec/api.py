@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.arguments import expect, expect_batches, expect_model
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
@@ -40,6 +41,8 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
             id is outside its table.
         NotSupported: the model holds no stock collection, or two tables of the same name.
     """
+    expect_model("profile", model)
+    expect_batches("profile", batches)
     specs = table_specs(model)
     if not specs:
         raise NotSupported("profile: model holds no stock EmbeddingBagCollection to profile")
@@ -97,8 +100,11 @@ def plan(
     Raises:
         PlanMismatch: the profile belongs to another model; names the table and both values.
         NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
-        GraceError: ``memory`` or ``options`` is something else, or a number is out of range.
+        NotSupported: the model holds no stock collection.
+        GraceError: an argument is something else, or a number is out of range.
     """
+    expect_model("plan", model)
+    expect("plan", "profile", profile, Profile)
     if not isinstance(memory, MemoryModel):
         raise GraceError(
             f"plan: memory is {memory!r}, a MemoryModel is expected, e.g. MemoryModel.named('h200')"
@@ -106,6 +112,8 @@ def plan(
     if options is not None and not isinstance(options, PlanOptions):
         raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
     specs, options = table_specs(model), options or PlanOptions()
+    if not specs:
+        raise NotSupported("plan: model holds no stock EmbeddingBagCollection to plan for")
     if world_size is None:
         if constraints or local_world_size is not None:
             raise GraceError("plan: constraints and local_world_size need world_size")
@@ -144,6 +152,8 @@ def accelerate_(
         NotSupported: the model is in training mode, is itself a collection, or holds none.
         GraceError: ``tables`` names a table the model lacks.
     """
+    expect_model("accelerate_", model)
+    expect("accelerate_", "plan", plan, Plan)
     from grace_torchrec.modules import swap
 
     return swap.accelerate_(model, plan, filter_fn=filter_fn, tables=tables, strict=strict)
@@ -159,6 +169,7 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
     Raises:
         PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
     """
+    expect_model("restore_", model)
     from grace_torchrec.modules import swap
 
     swap.restore_(model, swapped)
@@ -177,6 +188,7 @@ def rebuild_sums_(model: "nn.Module", *, progress: Callable[[str], None] | None 
     Raises:
         GraceError: the model holds no swapped module, or a pipeline holds it.
     """
+    expect_model("rebuild_sums_", model)
     from grace_torchrec.modules import swap
 
     return swap.rebuild_sums_(model, progress)
@@ -202,6 +214,8 @@ def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> It
     Raises:
         GraceError: the model holds no swapped module, or ``prefetch`` is no number >= 0.
     """
+    expect_model("rewrite", model)
+    expect_batches("rewrite", batches)
     from grace_torchrec.modules import rewrite_ahead
 
     return rewrite_ahead.rewrite(batches, model, prefetch)
@@ -222,6 +236,8 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
     Raises:
         GraceError: the model holds no swapped module, or there are no batches.
     """
+    expect_model("verify", model)
+    expect_batches("verify", batches)
     from grace_torchrec.modules import verify as verification
 
     return verification.verify(model, batches)

@@ -17,6 +17,7 @@ from torchrec import (
 import grace_torchrec as grace
 from bench.cases.traffic import traffic
 from grace_torchrec.demo.batches import history_batches
+from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.traces.readers.npz import read_npz
@@ -239,3 +240,35 @@ def test_a_stock_model_has_nothing_to_rebuild_verify_or_restore(model, plan, spl
     swapped = grace.accelerate_(copy.deepcopy(model), plan)
     with pytest.raises(grace.PlanMismatch, match="holds no swapped module"):
         grace.restore_(model, swapped)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m, p, b: grace.profile(b, None), "profile: model is None; an nn.Module is expected"),
+        (lambda m, p, b: grace.profile(m, b), "profile: model is a list; an nn.Module"),
+        (lambda m, p, b: grace.profile(None, m), "profile: batches is None; a list or"),
+        (lambda m, p, b: grace.profile(b[0][1], m), "profile: batches is one KeyedJaggedTensor"),
+        (lambda m, p, b: grace.plan(p, m, MEMORY), "plan: model is a Profile; an nn.Module"),
+        (lambda m, p, b: grace.plan(m, None, MEMORY), "plan: profile is None; a Profile is"),
+        (lambda m, p, b: grace.plan(nn.Linear(1, 1), p, MEMORY), "plan: model holds no stock Embed"),
+        (lambda m, p, b: grace.accelerate_(m, "plan"), "accelerate_: plan is a str; a Plan is"),
+        (lambda m, p, b: grace.verify(m, b[0][1]), "verify: batches is one KeyedJaggedTensor"),
+        (lambda m, p, b: grace.rewrite(b, None), "rewrite: model is None; an nn.Module"),
+        (lambda m, p, b: grace.rebuild_sums_(3), "rebuild_sums_: model is a int; an nn.Module"),
+        (lambda m, p, b: grace.restore_(None, None), "restore_: model is None; an nn.Module"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named_with_what_is_expected(model, profile, split, call, said):
+    with pytest.raises(GraceError) as caught:
+        call(model, profile, inputs(split.test))
+    assert str(caught.value).startswith(said)
+
+
+def test_a_proof_that_failed_is_false(model, plan, split):
+    grace.accelerate_(model, plan)
+    assert grace.verify(model, inputs(split.test))
+    with torch.no_grad():
+        history = next(p for name, p in model.named_parameters() if "t_history" in name)
+        history.add_(1)
+    assert not grace.verify(model, inputs(split.test))

@@ -5,6 +5,7 @@ nothing but the proof and the figures.
 """
 
 import copy
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -55,8 +56,10 @@ def run(
         progress: Called with a line before each step.
 
     Raises:
-        GraceError: the trace is too small to hold bags out, or ``out_dir`` cannot be written.
+        GraceError: the trace is too small to hold bags out, its table is too large for this
+            machine, or ``out_dir`` cannot be written.
     """
+    _refuse_sparse_ids(trace, name)
     torch.manual_seed(0)
     split = split_bags(trace)
     progress("building a DLRM and training it for a few steps")
@@ -101,6 +104,18 @@ def run(
         plan_path=str(out_dir / "plan"),
         equal=verified.equal if verified is not None else True,
     )
+
+
+def _refuse_sparse_ids(trace: Trace, name: str) -> None:
+    """Refuse a trace whose table, held twice, is more than the memory of this machine."""
+    need = 2 * trace.num_items * DIM * 4
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > have:
+        raise GraceError(
+            f"{name}: ids up to {trace.num_items - 1:,} need a table of {trace.num_items:,} rows, "
+            f"{need / 2**30:,.0f} GiB for the model and its copy; this machine has "
+            f"{have / 2**30:,.0f} GiB. Number the ids without gaps, as profile --remap does for its traces"
+        )
 
 
 def _writable(out_dir: Path) -> Path:

@@ -10,9 +10,16 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
-from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, pop
-from grace_torchrec.grouping._queue_core import add, highest_key, lower_floor, with_room
-from grace_torchrec.grouping._token_core import longer, set_bits, unite
+from grace_torchrec.grouping._heap_core import (
+    HALF,
+    LOWER_HALF,
+    first_candidates,
+    pack,
+    pop,
+    push,
+    with_room,
+)
+from grace_torchrec.grouping._token_core import set_bits, unite
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -61,10 +68,9 @@ def merge(
     sizes_T[:num_items] = 1
     parent_T = np.arange(num_tokens).astype(np.int32)
     born_T = np.zeros(num_items, np.float64)  # the value of two items is their count
-    rule = (max_size, 0.0, 0.0, 0.0)
-    keys, pairs = np.empty(num_items + 1, np.float64), np.empty(num_items + 1, np.int64)
-    heap, waiting, floor = 0, 0, np.inf
-    highest = highest_key(partners_NK, counts_NK, sizes_T, born_T, rule)
+    keys, pairs, heap = first_candidates(
+        partners_NK, counts_NK, sizes_T, born_T, max_size, 0.0, 0.0, 0.0
+    )
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     values_T = np.empty(num_tokens, np.float64)
     num_bags = offsets_B1.size - 1
@@ -74,15 +80,7 @@ def merge(
         for item in range(num_items):
             set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
     token, free = num_items, bags_L.size
-    while True:
-        if heap == 0:
-            if waiting == 0 and highest == -np.inf:
-                break
-            keys, pairs, heap, waiting, floor, highest = lower_floor(
-                keys, pairs, waiting, floor, highest,
-                partners_NK, counts_NK, sizes_T, born_T, rule,
-            )  # fmt: skip
-            continue
+    while heap > 0:
         one, other = pairs[0] >> HALF, pairs[0] & LOWER_HALF
         heap = pop(keys, pairs, heap)
         size = sizes_T[one] + sizes_T[other]
@@ -90,7 +88,9 @@ def merge(
             continue
         ones, others = lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]]
         if free + ones.size + others.size > lists.size:
-            lists = longer(lists, free, ones.size + others.size)
+            longer = np.empty(2 * lists.size + ones.size + others.size, np.int32)
+            longer[:free] = lists[:free]
+            lists = longer
         length = unite(ones, others, lists[free:])
         starts_T[token], ends_T[token] = free, free + length
         sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
@@ -107,9 +107,9 @@ def merge(
                 counts_T, touched_T,
             )  # fmt: skip
         free += length
-        keys, pairs = with_room(keys, pairs, heap, waiting, num_touched)
-        heap, waiting = _push_best(
-            keys, pairs, heap, waiting, floor, token, touched_T[:num_touched], counts_T, sizes_T, max_size, least,
+        keys, pairs = with_room(keys, pairs, heap, num_touched)
+        heap = _push_best(
+            keys, pairs, heap, token, touched_T[:num_touched], counts_T, sizes_T, max_size, least,
             num_kept, values_T,
         )  # fmt: skip
         token += 1
@@ -127,8 +127,6 @@ def _push_best(
     keys: Floats,
     pairs: Int64s,
     heap: int,
-    waiting: int,
-    floor: float,
     token: int,
     touched: Int32s,
     counts_T: Int32s,
@@ -137,13 +135,13 @@ def _push_best(
     least: int,
     num_kept: int,
     values_T: Floats,
-) -> tuple[int, int]:
-    """Add the candidates of a new cluster of greatest value, clear the counters.
+) -> int:
+    """Push the candidates of a new cluster of greatest value, clear the counters.
 
     Candidates that tie with the last one kept are kept too: no order of bags decides.
 
     Returns:
-        Entries of the heap, and how many candidates wait.
+        The new size of the heap.
     """
     size, enough = sizes_T[token], 0
     for at in range(touched.size):
@@ -159,6 +157,5 @@ def _push_best(
         threshold = np.partition(values_T[:enough], enough - num_kept)[enough - num_kept]
     for at in range(enough):
         if values_T[at] >= threshold:
-            pair = pack(token, touched[at])
-            heap, waiting = add(keys, pairs, heap, waiting, floor, values_T[at], pair)
-    return heap, waiting
+            heap = push(keys, pairs, heap, values_T[at], pack(token, touched[at]))
+    return heap

@@ -1,8 +1,9 @@
-"""Numba core of a heap of pairs: the greatest key first, ties to the lower pair.
+"""Numba core of the candidates: a heap of pairs, the greatest key first, ties to the lower pair.
 
 Flow: called by the merging cores.  Ties are settled by the pair itself, so what comes out does
 not depend on the order in which pairs went in.  A pair of tokens is one int64, the greater token
 in the upper half.
+Shapes: N items, T tokens, K partners.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 HALF = 32
@@ -47,12 +49,7 @@ def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
 @jit
 def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> None:
     """Put another entry in the place of the first one."""
-    sink(keys, pairs, size, np.int64(0), key, pair)
-
-
-@jit
-def sink(keys: Floats, pairs: Int64s, size: int, at: int, key: float, pair: int) -> None:
-    """Put an entry at a place or below it, before all that leave the heap later."""
+    at = 0
     while True:
         child = 2 * at + 1
         if child >= size:
@@ -77,7 +74,68 @@ def pop(keys: Floats, pairs: Int64s, size: int) -> int:
 
 
 @jit
-def make_heap(keys: Floats, pairs: Int64s, size: int) -> None:
-    """Bring the first ``size`` entries into the order of a heap."""
-    for at in range((size >> 1) - 1, -1, -1):
-        sink(keys, pairs, size, at, keys[at], pairs[at])
+def with_room(keys: Floats, pairs: Int64s, size: int, more: int) -> tuple[Floats, Int64s]:
+    """Return the arrays, grown where ``more`` entries would not fit."""
+    if size + more <= keys.size:
+        return keys, pairs
+    room = 2 * keys.size + more
+    wider_keys, wider_pairs = np.empty(room, np.float64), np.empty(room, np.int64)
+    wider_keys[:size], wider_pairs[:size] = keys[:size], pairs[:size]
+    return wider_keys, wider_pairs
+
+
+@jit
+def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> Any:
+    """Return the key of a candidate; see ``set_merge.Rule``.
+
+    Args:
+        count: Bags that hold both tokens.
+        expected: How many would, if the two were independent.
+        size: Items of the two together.
+        popularity: Weight of the spread of the expected count.
+        size_price: Price of every item past the second.
+    """
+    return count + popularity * np.sqrt(expected) - size_price * (size - 2)
+
+
+@jit
+def first_candidates(
+    partners_NK: Int32s,
+    counts_NK: Int32s,
+    sizes_T: Int32s,
+    born_T: Floats,
+    max_size: int,
+    scale: float,
+    popularity: float,
+    size_price: float,
+) -> tuple[Floats, Int64s, int]:
+    """Return the heap of all pairs that were kept: (keys, pairs, entries).
+
+    Args:
+        partners_NK: Partners, -1 past the last of an item.
+        counts_NK: Their counts.
+        sizes_T: Items that each token stands for.
+        born_T: Bags that hold each token.
+        max_size: Most items of two tokens together.
+        scale: See ``partners.RankedBags.pair_scale``.
+        popularity: See :func:`worth`, as the next.
+        size_price: See :func:`worth`.
+    """
+    room = 1
+    for item in range(partners_NK.shape[0]):
+        for at in range(partners_NK.shape[1]):
+            room += partners_NK[item, at] >= 0
+    room += room >> 2  # for those of the first new tokens
+    keys, pairs, heap = np.empty(room, np.float64), np.empty(room, np.int64), 0
+    for item in range(partners_NK.shape[0]):
+        for at in range(partners_NK.shape[1]):
+            partner = partners_NK[item, at]
+            if partner < 0:
+                break
+            size = sizes_T[item] + sizes_T[partner]
+            if size > max_size:
+                continue
+            expected = scale * born_T[item] * born_T[partner]
+            key = worth(counts_NK[item, at], expected, size, popularity, size_price)
+            heap = push(keys, pairs, heap, key, pack(item, partner))
+    return keys, pairs, heap

@@ -14,23 +14,25 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import replace
-from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, comes_first, pack, pop
-from grace_torchrec.grouping._partner_core import keep_best
-from grace_torchrec.grouping._queue_core import (
-    add,
-    highest_key,
-    lower_floor,
-    put_back,
+from grace_torchrec.grouping._heap_core import (
+    HALF,
+    LOWER_HALF,
+    comes_first,
+    first_candidates,
+    pack,
+    pop,
+    push,
+    replace_top,
     with_room,
     worth,
 )
+from grace_torchrec.grouping._partner_core import keep_best
 from grace_torchrec.grouping._token_core import (
     DENSE,
     clear_bits,
     count_listed,
     count_shared,
     intersect,
-    longer,
     remove,
     set_bits,
 )
@@ -71,8 +73,8 @@ def merge(
         max_size: Most items of a set.
         least: Least count of a merge.
         scale: ``RankedBags.pair_scale``.
-        popularity: See ``_queue_core.worth``, as the next.
-        size_price: See ``_queue_core.worth``.
+        popularity: See ``_heap_core.worth``, as the next.
+        size_price: See ``_heap_core.worth``.
         num_kept: Most candidates that a new token enters.
 
     Returns:
@@ -81,7 +83,7 @@ def merge(
     num_items, num_bags = indptr_N1.size - 1, offsets_B1.size - 1
     num_tokens = num_items + budget
     tokens_L, fill_B = ranks_L.copy(), offsets_B1[1:].copy()
-    lists = np.empty(bags_L.size + bags_L.size // 4 + num_bags + 1, np.int32)
+    lists = np.empty(2 * bags_L.size + 1, np.int32)  # every merge removes what it appends
     lists[: bags_L.size] = bags_L
     starts_T, ends_T = np.zeros(num_tokens, np.int64), np.zeros(num_tokens, np.int64)
     starts_T[:num_items], ends_T[:num_items] = indptr_N1[:-1], indptr_N1[1:]
@@ -89,10 +91,9 @@ def merge(
     born_T[:num_items] = np.diff(indptr_N1)
     sizes_T = np.ones(num_tokens, np.int32)
     sizes_T[:num_items] = sizes_N
-    rule = (max_size, scale, popularity, size_price)
-    keys, pairs = np.empty(num_items + 1, np.float64), np.empty(num_items + 1, np.int64)
-    heap, waiting, floor = 0, 0, np.inf
-    highest = highest_key(partners_NK, counts_NK, sizes_T, born_T, rule)
+    keys, pairs, heap = first_candidates(
+        partners_NK, counts_NK, sizes_N, born_T, max_size, scale, popularity, size_price
+    )
     made, supports = np.empty(budget, np.int64), np.empty(budget, np.int32)
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     best_K, best_counts_K = np.empty(num_kept, np.int32), np.empty(num_kept, np.int32)
@@ -107,14 +108,7 @@ def merge(
     for item in range(num_dense):
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])
-    while num_made < budget:
-        if heap == 0:
-            if waiting == 0 and highest == -np.inf:
-                break
-            keys, pairs, heap, waiting, floor, highest = lower_floor(
-                keys, pairs, waiting, floor, highest,
-                partners_NK, counts_NK, sizes_T, born_T, rule,
-            )  # fmt: skip
+    while heap > 0 and num_made < budget:
         pair = pairs[0]
         one, other = pair >> HALF, pair & LOWER_HALF
         if ends_T[one] - starts_T[one] > ends_T[other] - starts_T[other]:
@@ -127,18 +121,16 @@ def merge(
             second = 2
         if most >= least:
             bound = worth(most, expected, size, popularity, size_price)
-            if bound < floor or (
-                heap > 1 and comes_first(keys[second], pairs[second], bound, pair)
-            ):  # too few bags are left for the top
-                heap, waiting = put_back(keys, pairs, heap, waiting, floor, bound, pair)
+            if heap > 1 and comes_first(keys[second], pairs[second], bound, pair):
+                replace_top(keys, pairs, heap, bound, pair)  # too few bags are left for the top
                 continue
             most = _count_both(lists, starts_T, ends_T, bits_DW, row_T, one, other, shared_B)
         if most < least:
             heap = pop(keys, pairs, heap)
             continue
         key = worth(most, expected, size, popularity, size_price)
-        if key < floor or (heap > 1 and comes_first(keys[second], pairs[second], key, pair)):
-            heap, waiting = put_back(keys, pairs, heap, waiting, floor, key, pair)
+        if heap > 1 and comes_first(keys[second], pairs[second], key, pair):
+            replace_top(keys, pairs, heap, key, pair)
             continue
         heap = pop(keys, pairs, heap)
         token = num_items + num_made
@@ -159,8 +151,6 @@ def merge(
             row_T[token] = num_dense
             set_bits(shared, bits_DW[num_dense])
             num_dense += 1
-        if free + most > lists.size:
-            lists = longer(lists, free, most)
         starts_T[token], ends_T[token] = free, free + most
         lists[free : free + most] = shared
         free += most
@@ -171,14 +161,14 @@ def merge(
         )
         num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
         kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
-        keys, pairs = with_room(keys, pairs, heap, waiting, kept)
+        keys, pairs = with_room(keys, pairs, heap, kept)
         for at in range(kept):
             partner = best_K[at]
             expected = scale * born_T[partner] * born_T[token]
             key = worth(
                 best_counts_K[at], expected, size + sizes_T[partner], popularity, size_price
             )
-            heap, waiting = add(keys, pairs, heap, waiting, floor, key, pack(token, partner))
+            heap = push(keys, pairs, heap, key, pack(token, partner))
     return made[:num_made], supports[:num_made]
 
 

@@ -146,14 +146,6 @@ def unite(one: Int32s, other: Int32s, out: Int32s) -> int:
 
 
 @jit
-def longer(lists: Int32s, used: int, more: int) -> Int32s:
-    """Return the first ``used`` entries with room for ``more`` and some to spare."""
-    wider = np.empty(lists.size + lists.size // 4 + more, np.int32)
-    wider[:used] = lists[:used]
-    return wider
-
-
-@jit
 def expand(
     indptr_N1: Int64s, items_S: Int64s, left_R: Int64s, right_R: Int64s, max_size: int
 ) -> tuple[Int64s, Int64s]:

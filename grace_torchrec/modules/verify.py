@@ -68,6 +68,10 @@ class Verified:
     tables: tuple[TableCheck, ...]
     batches: int
 
+    def __bool__(self) -> bool:
+        """Be ``equal``: ``assert verify(..)`` asserts what it seems to."""
+        return self.equal
+
     @property
     def equal(self) -> bool:
         """Whether every table is equal within rounding and none is stale."""

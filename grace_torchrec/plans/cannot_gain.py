@@ -48,7 +48,7 @@ def cannot_gain(trace: Trace, options: PlanOptions) -> str:
     """Say in a sentence why no sums can help, or return an empty text."""
     filled = int(np.count_nonzero(np.diff(trace.offsets_B1)))
     if not filled:
-        return "the profile holds no bags of it"
+        return "the profile holds no bags of it: what it reads is in no figure"
     if trace.num_bags < LEAST_BAGS:
         return f"{trace.num_bags} bags were recorded, {LEAST_BAGS} or more are needed to judge sums"
     if not options.methods or math.floor(options.budget * trace.num_items) < 1:

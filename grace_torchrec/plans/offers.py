@@ -5,17 +5,19 @@ one of them or none by time.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.plans.asked import Asked
 from grace_torchrec.plans.candidates import Bags, Choice, Finalist
 from grace_torchrec.plans.ordering import one_by_one
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.trace import Trace
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0)  # of the sums, tried where HBM is contested
 SETS = "set_merge"  # the method whose code holds any sets
@@ -29,7 +31,8 @@ class SumsOption:
     Attributes:
         method: Grouping method.
         parameter: Its parameter and size as text.
-        held: Fitted on the fit bags: held-out figures come from them.
+        held: Fitted on the fit bags, over the rows of the bags of the offer: held-out figures come
+            from them.
         refit: Fits the same on all bags: these are shipped.
     """
 
@@ -45,7 +48,8 @@ class Offer:
 
     Attributes:
         spec: The table.
-        bags: What options were fitted and are judged on.
+        bags: What options were fitted and are judged on; fit and validation bags over the rows
+            that are asked for (:class:`Asked`), or over all.
         options: Sums that it could store; none is always possible too.
         reason: Why there are no options; empty where there are.
         cut: Cut of the best option by cut, on the validation bags.
@@ -77,27 +81,52 @@ def offer_of(
         by_row: Offer sums of clusters as sets too: each may be in another memory than the others
             of its cluster, for bags that arrive rewritten.
     """
+    held = [sums for one in finalists for sums in (one.held_ranked, one.held_sums)]
+    asked = Asked.of(choice.bags, held)
     options: dict[tuple[str, str, int], SumsOption] = {}
     for one in finalists:
+        few = replace(
+            one, held_ranked=asked.ranked(one.held_ranked), held_sums=asked.sums(one.held_sums)
+        )
+        apart = _Apart(few, choice.bags.all.counts()[asked.item_A]) if by_row else None
         for share in shares:
-            held = one.first_held(share)
-            if not held.num_sums:
+            sums = few.first_held(share)
+            if not sums.num_sums:
                 continue
             size = f" first={share:g}" if share < 1 else ""
-            name, key = f"{one.parameter}{size}".strip(), (one.method, "", held.num_sums)
-            options[key] = SumsOption(one.method, name, held, partial(one.first, share))
-            if by_row and not isinstance(held.code, SetCode):
-                counts_N = choice.bags.all.counts()
-                apart = partial(_apart, partial(one.first, share), counts_N)
-                key, name = (SETS, one.method, held.num_sums), f"from={one.picked}{size}"
-                options[key] = SumsOption(SETS, name, one_by_one(held, counts_N), apart)
+            name, key = f"{one.parameter}{size}".strip(), (one.method, "", sums.num_sums)
+            options[key] = SumsOption(one.method, name, sums, partial(one.first, share))
+            if apart and not isinstance(sums.code, SetCode):
+                refit = partial(_apart, partial(one.first, share), choice.bags.all)
+                key, name = (SETS, one.method, sums.num_sums), f"from={one.picked}{size}"
+                options[key] = SumsOption(SETS, name, apart.first(sums), refit)
     cut = max((one.reads.cut for one in finalists), default=0.0)
-    return Offer(spec, choice.bags, tuple(options.values()), refused or choice.reason, cut)
+    bags, reason = asked.bags(choice.bags), refused or choice.reason
+    return Offer(spec, bags, tuple(options.values()), reason, cut)
 
 
-def _apart(first: Callable[[], StoredSums], counts_N: npt.NDArray[np.int64]) -> StoredSums:
+class _Apart:
+    """Sums of one finalist, each with a place of its own: smaller sizes are the first of them."""
+
+    def __init__(self, few: Finalist, counts_A: npt.NDArray[np.int64]) -> None:
+        """Keep what all sizes are made of.
+
+        Args:
+            few: The finalist over the asked rows.
+            counts_A: How often each is requested.
+        """
+        self.counts_A = counts_A
+        in_order = isinstance(few.held_ranked, StoredSums)
+        self.all = one_by_one(few.held_sums, counts_A) if in_order else None
+
+    def first(self, sums: StoredSums) -> StoredSums:
+        """Return ``sums``, the first ones of the finalist, one by one."""
+        return self.all.first(sums.num_sums) if self.all else one_by_one(sums, self.counts_A)
+
+
+def _apart(first: Callable[[], StoredSums], bags: Trace) -> StoredSums:
     """Fit sums of clusters on all bags and let each have its own place."""
-    return one_by_one(first(), counts_N)
+    return one_by_one(first(), bags.counts())
 
 
 def shares_for(num_tables: int, contested: bool) -> tuple[float, ...]:

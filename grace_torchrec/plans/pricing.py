@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_sharding.outlook import Outlook
+from grace_sharding.outlook import Outlook, Ranks, each_count, rank_worth
 from grace_sharding.table_reads import HOT_MAP_BYTES
 from grace_sharding.variants import GROUPS, RUNGS, Rungs, Variant, climb
 from grace_torchrec.plans.candidates import Bags
 from grace_torchrec.plans.ordering import groups_of, worth_together
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.rewrite import RewrittenBags, rewrite
+from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
@@ -124,7 +125,7 @@ def priced(
     """Count what the bags read with ``sums`` and learn what to expect of each row.
 
     Args:
-        bags: Fit bags are counted, validation bags judge.
+        bags: Fit bags are counted, validation bags judge; all bags say how many rows there are.
         sums: Fitted on the fit bags.
         most_rungs: Steps in which rows of one kind may go to HBM, about.
         touched: Items of the fit bags (default: listed here).
@@ -136,7 +137,7 @@ def priced(
     held_T, held_sums_R = _counted(rows.rows, touched, num_sums)
     group_P = np.repeat(np.arange(rows.offsets_B1.size - 1) % GROUPS, np.diff(rows.offsets_B1))
     is_plain = rows.rows < touched.num_items
-    outside = touched.num_items - touched.item_T.size
+    outside = bags.all.num_items - touched.item_T.size
     missed = int(is_plain.sum() - held_T.sum())
     plain_outlook = Outlook.fit(fit_plain_T, held_T, (outside, missed))
     plain = Rungs.of(
@@ -146,6 +147,7 @@ def priced(
         group_P[is_plain],
         (outside, plain_outlook.unread),
         most_rungs,
+        _rank(plain_outlook, fit_plain_T),
     )
     stored_outlook, stored = Outlook.fit(fit_sums_R, held_sums_R), Rungs.none()
     if sums is not None and num_sums:
@@ -155,6 +157,7 @@ def priced(
             rows.rows[~is_plain] - touched.num_items,
             group_P[~is_plain],
             most=most_rungs,
+            rank_R=_rank(stored_outlook, fit_sums_R) if isinstance(sums.code, SetCode) else None,
         )
     lengths_B = np.diff(bags.validation.offsets_B1)
     ids_G = np.bincount(np.arange(lengths_B.size) % GROUPS, lengths_B, GROUPS).astype(np.float64)
@@ -171,10 +174,13 @@ def _read(trace: Trace, sums: StoredSums | None) -> RewrittenBags:
 
 def _counted(rows_P: Ints, touched: Touched, num_sums: int) -> tuple[Ints, Ints]:
     """Count the reads of touched items and of sums."""
-    is_plain = rows_P < touched.num_items
-    places = touched.place_N[rows_P[is_plain]]
-    plain_T = np.bincount(places, minlength=touched.item_T.size + 1)[:-1]
-    return plain_T, np.bincount(rows_P[~is_plain] - touched.num_items, minlength=num_sums)
+    reads = np.bincount(rows_P, minlength=touched.num_items + num_sums)
+    return reads[touched.item_T], reads[touched.num_items :]
+
+
+def _rank(outlook: Outlook, counted_R: Ints) -> Ranks:
+    """Rank rows by what is expected of them; sets have no others that go with them."""
+    return each_count(lambda counts: rank_worth(outlook.expected(counts)), counted_R)
 
 
 def variants_of(
@@ -221,7 +227,7 @@ def _with_sums(spec: TableSpec, option: Priced, memory: MemoryModel, ahead: bool
     assert option.sums is not None
     row, read = spec.row_bytes, memory.read_bytes(spec.row_bytes)
     table, hot_map = spec.num_rows * row, spec.num_rows * HOT_MAP_BYTES
-    code = option.sums.metadata_bytes
+    code = option.sums.metadata_bytes_of(spec.num_rows)
     code_G = option.ids_G * (0 if ahead else memory.sector_bytes)
     plain_G = option.plain.reads_GK.sum(axis=1)
     none_G = np.zeros(GROUPS)

@@ -139,7 +139,8 @@ def _refusal(settled: Settled, memory: MemoryModel) -> str:
     if settled.note or not settled.offer.options:
         return settled.note or settled.offer.reason
     least = min(settled.offer.options, key=lambda option: option.held.num_sums).held
-    need = least.num_sums * settled.offer.spec.row_bytes + least.metadata_bytes
+    spec = settled.offer.spec
+    need = least.num_sums * spec.row_bytes + least.metadata_bytes_of(spec.num_rows)
     left = memory.host.num_bytes - settled.placement.host.bytes
     left = max(left, (memory.hbm.num_bytes if memory.hbm else 0) - settled.placement.hbm.bytes)
     if need > left:

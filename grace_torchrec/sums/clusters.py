@@ -35,6 +35,11 @@ class ClusterCode:
         """Metadata bytes that serving keeps for this code."""
         return int(self.item_code_N.nbytes)
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of :attr:`num_bytes` that one more item, in no sum, would take."""
+        return int(self.item_code_N.itemsize)
+
     def check(self, num_items: int, num_stored: int) -> None:
         """Refuse a code of another table, or one that names rows past ``num_stored``.
 

@@ -40,6 +40,11 @@ class SetCode:
         arrays = (self.home_indptr_N1, self.set_row_R, self.others_indptr_R1, self.others_S)
         return int(sum(array.nbytes for array in arrays))
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of :attr:`num_bytes` that one more item, in no sum, would take."""
+        return int(self.home_indptr_N1.itemsize)
+
     def check(self, num_items: int, num_stored: int) -> None:
         """Refuse a code that names items or rows that are not there.
 

@@ -63,6 +63,11 @@ class StoredSums:
         """Bytes of the arrays that turn ids into stored rows."""
         return self.code.num_bytes if self.num_sums else 0
 
+    def metadata_bytes_of(self, num_rows: int) -> int:
+        """Bytes of these arrays for a table of ``num_rows`` rows, those past N in no sum."""
+        further = max(num_rows - self.num_items, 0) * self.code.item_bytes
+        return self.metadata_bytes + further if self.num_sums else 0
+
     @classmethod
     def from_clusters(
         cls,

@@ -48,6 +48,11 @@ class SubsetCode:
         marks = -(-self.next_E.size // ITEMS_A_WORD) * MARK_BYTES
         return int(self.item_code_N.nbytes + self.next_E.nbytes + marks)
 
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of :attr:`num_bytes` that one more item, in no sum, would take."""
+        return int(self.item_code_N.itemsize)
+
     def check(self, num_items: int, num_stored: int) -> None:
         """Refuse a code that reads outside its table or outside ``num_stored`` stored rows.
 

@@ -108,7 +108,8 @@ class Trace:
     def counts(self) -> npt.NDArray[np.int64]:
         """How often each item is requested, int64 ``[N]`` (computed once)."""
         if not self._counts:
-            self._counts.append(np.bincount(self.ids_L, minlength=self.num_items).astype(np.int64))
+            counts_N = np.bincount(self.ids_L, minlength=self.num_items)
+            self._counts.append(counts_N.astype(np.int64, copy=False))
         return self._counts[0]
 
     def over(self, num_items: int) -> "Trace":

@@ -273,7 +273,9 @@ class _Curve:
     def _times(self, hbm_SW: Floats) -> Floats:
         """Mean time of the resamplings."""
         total_W = self.host_W + self.hbm_K1W[-1]
-        slower = np.maximum(hbm_SW / self.hbm_rate, (total_W - hbm_SW) / self.host_rate)
+        slower = total_W - hbm_SW
+        slower /= self.host_rate
+        np.maximum(slower, hbm_SW / self.hbm_rate, out=slower)
         return np.asarray(slower.mean(axis=1), np.float64)
 
 

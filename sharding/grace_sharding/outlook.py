@@ -8,13 +8,18 @@ and Turing's).  So every class of counts is worth what held-out bags read of it.
 Shapes: R rows of one kind, X classes of counts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.integer[Any]]
+Value = TypeVar("Value", Floats, Ranks)
 _TIE = 1e-6
 _GROWTH = 1.25  # of the counts from one class to the next
 _CLASSES = np.unique(np.floor(_GROWTH ** np.arange(4, 124)).astype(np.int64))
@@ -51,15 +56,16 @@ class Outlook:
         >>> outlook.unread, outlook.expected(np.array([0, 4, 8])).round(3).tolist()
         (0.5, [0.5, 1.5, 3.0])
         """
-        class_R = np.searchsorted(EDGES, counted_R, side="right")
+        counts, rows, reads = _by_count(counted_R, held_out_R)
+        class_of = np.searchsorted(EDGES, counts, side="right")
         size = EDGES.size + 1
-        rows_X = np.bincount(class_R, minlength=size)
-        counts_X = np.bincount(class_R, counted_R, size)
-        reads_X = np.bincount(class_R, held_out_R, size)
+        rows_X = np.bincount(class_of, rows, size).astype(np.float64)
+        counts_X = np.bincount(class_of, counts * rows, size).astype(np.float64)
+        reads_X = np.bincount(class_of, reads, size).astype(np.float64)
         num_unread = int(rows_X[0]) + unread[0]
         unread_reads = float(reads_X[0]) + unread[1]
         held = np.flatnonzero(rows_X[1:]) + 1
-        rising = _not_falling(reads_X[held] / rows_X[held], rows_X[held].astype(np.float64))
+        rising = _not_falling(reads_X[held] / rows_X[held], rows_X[held])
         zero = np.zeros(1)
         return cls(
             np.concatenate([zero, counts_X[held] / rows_X[held]]),
@@ -74,13 +80,62 @@ class Outlook:
             counted_R: Their reads.
             scale: Fit bags over the bags that these reads come from.
         """
-        scaled = np.asarray(counted_R, np.float64) * scale
+        return each_count(lambda counts: self._expected(_scaled(counts, scale)), counted_R)
+
+    def _expected(self, scaled: Floats) -> Floats:
+        """Return the expected reads of rows, whose reads are scaled to the fit bags."""
         last = float(self.counted_X[-1])
         inside = np.interp(scaled, self.counted_X, self.expected_X)
         if last > 0:
             inside = np.where(scaled > last, self.expected_X[-1] * (scaled / last), inside)
         inside = inside * (1 + _TIE * np.log1p(scaled))  # equal classes keep the order of counts
         return np.where(scaled == 0, self.unread, inside)
+
+
+def _scaled(counts: Numbers, scale: float) -> Floats:
+    """Return counts times ``scale``."""
+    return np.asarray(counts, np.float64) * scale
+
+
+def _by_count(counted_R: Numbers, held_out_R: Numbers) -> tuple[Numbers, Floats, Floats]:
+    """Return different counts, how many rows have each, and their held-out reads.
+
+    Where counts are not few beside the rows: the count, 1 and the reads of each row.
+    """
+    if not _few_counts(counted_R):
+        return counted_R, np.ones(counted_R.size), np.asarray(held_out_R, np.float64)
+    rows = np.bincount(counted_R).astype(np.float64)
+    reads = np.bincount(counted_R, held_out_R).astype(np.float64)
+    return np.arange(rows.size, dtype=np.int64), rows, reads
+
+
+def _few_counts(counted_R: Numbers) -> bool:
+    """Tell whether a value for each count up to the highest takes less than one for each row."""
+    return counted_R.dtype.kind in "iu" and 0 <= counted_R.max(initial=-1) < counted_R.size
+
+
+def each_count(function: Callable[[Numbers], Value], counted_R: Numbers) -> Value:
+    """Return ``function(counted_R)``, once for each count where counts are few beside the rows.
+
+    Args:
+        function: Of counts, element by element.
+        counted_R: Reads of each row.
+    """
+    if _few_counts(counted_R):
+        return np.take(
+            function(np.arange(counted_R.max() + 1)), counted_R.astype(np.int64, copy=False)
+        )
+    return function(counted_R)
+
+
+def rank_worth(worth_R: Floats) -> Ranks:
+    """Return the place of each worth among all different ones, the highest first.
+
+    >>> rank_worth(np.array([0.5, 2.0, 0.5])).tolist()
+    [1, 0, 1]
+    """
+    different, rank_R = np.unique(-worth_R, return_inverse=True)
+    return rank_R.astype(np.uint16 if different.size <= 2**16 else np.int64)
 
 
 def _not_falling(values_X: Floats, weights_X: Floats) -> Floats:

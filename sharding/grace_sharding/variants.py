@@ -8,10 +8,12 @@ Shapes: R rows of one kind, K rungs, G groups of held-out bags, P rows read.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from grace_sharding.outlook import Ranks
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -49,6 +51,7 @@ class Rungs:
         group_P: Ints,
         unread: tuple[int, float] = (0, 0.0),
         most: int = RUNGS,
+        rank_R: Ranks | None = None,
     ) -> "Rungs":
         """Sort rows into rungs of about equal weight.
 
@@ -59,22 +62,25 @@ class Rungs:
             group_P: Group of its bag.
             unread: (how many rows are outside ``worth_R``, expected reads of each).
             most: Rungs at most, about.
+            rank_R: Place of each worth among the different ones, the highest first, where it is
+                known: small integers are sorted faster.
         """
         num_rows, (outside, each) = worth_R.size, unread
-        order = np.argsort(-worth_R, kind="stable")
+        order = np.argsort(-worth_R if rank_R is None else rank_R, kind="stable")
         sorted_worth = worth_R[order]
         weight = np.cumsum(sorted_worth)
         total = weight[-1] if num_rows else 0.0
-        steps = np.arange(1, num_rows + 1) / max(num_rows, 1) + (
-            weight / total if total > 0 else 0.0
-        )
-        rung_sorted = np.minimum((steps * (most / 2)).astype(np.int64), most)
-        first = np.flatnonzero(np.diff(rung_sorted, prepend=-1))
+        steps = np.arange(1, num_rows + 1) / max(num_rows, 1)
+        steps += weight / total if total > 0 else 0.0
+        steps *= most / 2
+        rung_sorted = np.minimum(steps.astype(np.int32), most)
+        starts = np.searchsorted(rung_sorted, np.arange(most + 2))
+        first = starts[:-1][np.diff(starts) > 0]  # of rungs that have rows
         rows_K = np.diff(first, append=num_rows)
         worth_K = np.add.reduceat(sorted_worth, first) / rows_K if num_rows else np.zeros(0)
         counted_K = np.add.reduceat(counted_R[order], first) if num_rows else np.zeros(0)
-        rung_R = np.empty(num_rows + 1, np.int64)
-        rung_R[order] = np.repeat(np.arange(rows_K.size), rows_K)
+        rung_R = np.empty(num_rows + 1, np.int32)
+        rung_R[order] = np.repeat(np.arange(rows_K.size, dtype=np.int32), rows_K)
         rung_R[num_rows] = rows_K.size
         parts = min(max(most // 4, 1), outside) if each > 0 else min(1, outside)
         reads_GK = _grouped(rung_R[row_P], group_P, rows_K.size + 1)
@@ -88,7 +94,7 @@ class Rungs:
         )
 
 
-def _grouped(rung_P: Ints, group_P: Ints, num_rungs: int) -> Floats:
+def _grouped(rung_P: npt.NDArray[np.integer[Any]], group_P: Ints, num_rungs: int) -> Floats:
     """Count reads by group and rung."""
     key = group_P * num_rungs + rung_P
     counts = np.bincount(key, minlength=GROUPS * num_rungs)

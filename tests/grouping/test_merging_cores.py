@@ -1,5 +1,7 @@
 """What merging stands on: lists and bits that agree with sets, a heap that agrees with sorting."""
 
+import heapq
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 
 from grace_torchrec.grouping import _beside_core as beside
 from grace_torchrec.grouping import _heap_core as heaps
-from grace_torchrec.grouping import _queue_core as queue
 from grace_torchrec.grouping import _token_core as tokens
 
 SETS = st.sets(st.integers(0, 200), max_size=60)
@@ -47,28 +48,21 @@ def test_a_short_list_is_looked_up_in_a_long_one(seed):
     assert out[:found].tolist() == sorted(short & long)
 
 
-def emptied(keys, pairs, size):
-    """What leaves a heap, in order."""
-    left = []
-    while size:
-        left.append((-keys[0], int(pairs[0])))
-        size = heaps.pop(keys, pairs, size)
-    return left
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=80), st.integers(0, 9))
 def test_entries_leave_by_falling_key_then_rising_pair_whatever_the_order_of_their_coming(
     entries, seed
 ):
-    room = len(entries)
-    keys, pairs, size = np.empty(room + 1), np.empty(room + 1, np.int64), 0
-    for at in np.random.default_rng(seed).permutation(room):
+    keys, pairs, size = np.empty(1), np.empty(1, np.int64), 0
+    for at in np.random.default_rng(seed).permutation(len(entries)):
+        keys, pairs = heaps.with_room(keys, pairs, size, 1)
         size = heaps.push(keys, pairs, size, float(entries[at][0]), entries[at][1])
-    expected = sorted((-float(key), pair) for key, pair in entries)
-    assert emptied(keys, pairs, size) == expected
-    keys[:room], pairs[:room] = np.array(entries, np.float64).reshape(room, 2).T
-    heaps.make_heap(keys, pairs, room)
-    assert emptied(keys, pairs, room) == expected
+    left = []
+    while size:
+        left.append((-keys[0], pairs[0]))
+        size = heaps.pop(keys, pairs, size)
+    expected = [(-float(key), pair) for key, pair in entries]
+    heapq.heapify(expected)
+    assert left == [heapq.heappop(expected) for _ in range(len(entries))]
 
 
 def test_replacing_the_first_entry_keeps_the_order():
@@ -81,77 +75,6 @@ def test_replacing_the_first_entry_keeps_the_order():
         left.append(keys[0])
         size = heaps.pop(keys, pairs, size)
     assert left == [4.0, 3.0, 2.0, 1.0]
-
-
-def taken_through_floors(counts_NK, partners_NK, late):
-    """Merge nothing, only take candidates out; each taken brings one of ``late``, as merges do."""
-    num_items = len(counts_NK)
-    sizes, born = np.ones(num_items, np.int32), np.zeros(num_items)
-    rule = (8, 0.0, 0.0, 0.0)
-    first = (np.array(partners_NK, np.int32), np.array(counts_NK, np.int32), sizes, born, rule)
-    keys, pairs = np.empty(1), np.empty(1, np.int64)
-    heap, waiting, floor = 0, 0, np.inf
-    highest = queue.highest_key(*first)
-    late, taken = list(late), []
-    while True:
-        if heap == 0:
-            if waiting == 0 and highest == -np.inf:
-                return taken
-            keys, pairs, heap, waiting, floor, highest = queue.lower_floor(
-                keys, pairs, waiting, floor, highest, *first
-            )
-            assert heap > 0
-            continue
-        key, pair = keys[0], int(pairs[0])
-        if key > 1 and pair % 3 == 0:  # recounted, and found to be less; 3 does not divide it then
-            heap, waiting = queue.put_back(keys, pairs, heap, waiting, floor, key // 2, pair + 1)
-            continue
-        heap = heaps.pop(keys, pairs, heap)
-        taken.append((key, pair))
-        if late:
-            keys, pairs = queue.with_room(keys, pairs, heap, waiting, 1)
-            share, other = late.pop()
-            add = (np.floor(share * key), heaps.pack(other, other + 1000))
-            heap, waiting = queue.add(keys, pairs, heap, waiting, floor, *add)
-
-
-def taken_from_a_list(counts_NK, partners_NK, late):
-    """The same with one list that is searched whole every time."""
-    rows = zip(counts_NK, partners_NK, strict=True)
-    left = [
-        (float(count), heaps.pack(item, partner))
-        for item, (counts, partners) in enumerate(rows)
-        for count, partner in zip(counts, partners, strict=True)
-        if partner >= 0
-    ]
-    late, taken = list(late), []
-    while left:
-        best = min(left, key=lambda entry: (-entry[0], entry[1]))
-        left.remove(best)
-        key, pair = best
-        if key > 1 and pair % 3 == 0:
-            left.append((key // 2, pair + 1))
-            continue
-        taken.append(best)
-        if late:
-            share, other = late.pop()
-            left.append((np.floor(share * key), heaps.pack(other, other + 1000)))
-    return taken
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), max_size=30),
-    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 200)), max_size=60),
-)
-def test_the_greatest_of_all_candidates_is_taken_though_most_of_them_wait(counts, late):
-    partners = [[item + 31, item + 62, -1][:3] for item in range(len(counts))]
-    counts = [[a, b, 0] for a, b, _ in counts]
-    if counts:
-        padded = counts + [[0, 0, 0]] * 92
-        partners = partners + [[-1, -1, -1]] * (len(padded) - len(partners))
-        assert taken_through_floors(padded, partners, late) == taken_from_a_list(
-            padded, partners, late
-        )
 
 
 def test_a_pair_is_the_same_in_both_orders():

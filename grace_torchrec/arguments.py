@@ -1,0 +1,55 @@
+"""What the verbs are called with: one clear error where it is something else.
+
+Flow: api.py asks before anything is read or changed.
+"""
+
+from typing import Any
+
+from grace_torchrec.errors import GraceError
+
+
+def expect(verb: str, name: str, value: object, kind: type) -> None:
+    """Refuse a value that is no ``kind``.
+
+    Args:
+        verb: Who was called.
+        name: Its argument.
+        value: What was given.
+        kind: What is expected.
+
+    Raises:
+        GraceError: the value is something else.
+    """
+    if not isinstance(value, kind):
+        raise GraceError(f"{verb}: {name} is {_told(value)}; a {kind.__name__} is expected")
+
+
+def expect_model(verb: str, model: object) -> None:
+    """Refuse a model that is no ``nn.Module``.
+
+    Raises:
+        GraceError: it is something else.
+    """
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise GraceError(f"{verb}: model is {_told(model)}; an nn.Module is expected")
+
+
+def expect_batches(verb: str, batches: Any) -> None:
+    """Refuse what holds no batches, and a single batch where several are expected.
+
+    Raises:
+        GraceError: it cannot be gone through, or is one KeyedJaggedTensor.
+    """
+    if hasattr(batches, "lengths_or_none"):
+        raise GraceError(f"{verb}: batches is one KeyedJaggedTensor; pass a list of batches")
+    if not hasattr(batches, "__iter__"):
+        raise GraceError(
+            f"{verb}: batches is {_told(batches)}; a list or another iterable is expected"
+        )
+
+
+def _told(value: object) -> str:
+    """Say what a value is, in a few words."""
+    return "None" if value is None else f"a {type(value).__name__}"
