@@ -39,7 +39,7 @@ from bench.gpu_run import DRY, FULL, Run, median_us  # noqa: E402
 from grace_kernels import cpu, ops  # noqa: E402
 from grace_torchrec.serve.cache_stats import cache_stats  # noqa: E402
 from grace_torchrec.serve.row_types import pack_rows  # noqa: E402
-from grace_torchrec.serve.sharding import Sharding  # noqa: E402
+from grace_torchrec.serve.sharding import Spread  # noqa: E402
 from grace_torchrec.serve.table_pieces import batches_of  # noqa: E402
 from grace_torchrec.traces.synthetic import generate  # noqa: E402
 
@@ -77,7 +77,7 @@ def converted(run: Run) -> None:
     wanted = model(batch).values().detach()
     for host_memory in ("uvm", "uvm_caching"):
         for mapped in (True, False):
-            sharding = Sharding(
+            sharding = Spread(
                 device=run.sizes.device, host_memory=host_memory, uvm_host_mapped=mapped
             )
             served = grace.convert(

@@ -6,6 +6,7 @@ sharded where asked -> rows assigned -> traced -> scheduled -> *Served*.  The mo
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, get_args
 
 import torch
@@ -24,13 +25,12 @@ from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
+from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
-from grace_torchrec.serve.sharding import Sharding, check_sharding, devices_told, shard_
+from grace_torchrec.serve.sharding import Spread, check_spread, devices_told, shard_
 from grace_torchrec.serve.slots import Slots
-from grace_torchrec.serve.table_batch_collection import TableBatchCollection
+from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 from grace_torchrec.serve.torchscript import scripted
-
-TABLE_BATCH = "IntNBitTableBatchedEmbeddingBagsCodegen"
 
 
 def convert(
@@ -41,7 +41,7 @@ def convert(
     streams: int = 4,
     target: Target = "module",
     row_dtype: str | None = None,
-    sharding: Sharding | None = None,
+    sharding: Spread | None = None,
     slots: int = 2,
     deltas: bool = True,
     strict: bool = False,
@@ -85,7 +85,7 @@ def convert(
     check_plan_fits(plan, table_specs(skeleton))
     types = row_types(plan, row_dtype)
     if sharding is not None:
-        check_sharding(sharding, {t.spec.name: types[key] for key, t in plan.tables.items()})
+        check_spread(sharding, {t.spec.name: types[key] for key, t in plan.tables.items()})
     scripting = target == "torchscript"
     conversion = Conversion(
         target, types, streams, 1 if scripting else slots, plan.options.bad_ids, strict
@@ -171,7 +171,10 @@ def assemble(
     for collection in collections.values():
         collection.lay_out()
         collection.warm_up(torch.get_num_threads())
+        collection.splitter.is_counting = False  # the runs below are ours
     scheduled = schedule(eager, collections, conversion.streams, example, stats)
+    for collection in collections.values():
+        collection.splitter.is_counting = True
     model = ServedModel(scheduled.module, eager, collections)
     copy = ServedModel.with_own_rows if conversion.num_slots == 2 else None
     return Served(Slots(model, copy, version), plan, conversion, scheduled, masters, refused)
@@ -193,7 +196,8 @@ def schedule(
         GraceError: the example is not a batch of this model.
     """
     try:
-        with torch.no_grad(), devices_told():
+        whole = all(collection.is_whole for collection in collections.values())
+        with torch.no_grad(), nullcontext() if whole else devices_told():
             # Collections note the order of their features now, shards their devices.
             wanted = eager(*example)
     except (TypeError, KeyError, RuntimeError, ValueError) as error:
@@ -201,7 +205,7 @@ def schedule(
     try:
         traced = _traced(eager, all(c.is_direct for c in collections.values()))
         if stats is None:
-            _same_values(traced, wanted, example)
+            _check_trace(traced, wanted, example)
     except NotSupported as error:
         return Scheduled(eager, False, str(error))
     return schedule_(traced, example, streams, stats=stats)
@@ -222,21 +226,19 @@ def _traced(eager: nn.Module, direct: bool) -> fx.GraphModule:
     return fx.GraphModule(eager, graph, type(eager).__name__)
 
 
-def _same_values(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) -> None:
+def _check_trace(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) -> None:
     """Refuse a trace that computes something else on the example.
 
     Raises:
         NotSupported: it does: the model's code depends on data.
     """
-    leaves = torch.utils._pytree.tree_leaves
     with torch.no_grad():
         found = traced(*example)
-    for a, b in zip(leaves(wanted), leaves(found), strict=True):
-        if isinstance(a, torch.Tensor) and not torch.equal(a, b):
-            raise NotSupported(
-                f"{type(traced).__name__}: its trace computes other values on the example (code "
-                "that depends on data); it keeps running on a single stream"
-            )
+    if not same_values(wanted, found):
+        raise NotSupported(
+            f"{type(traced).__name__}: its trace computes other values on the example (code "
+            "that depends on data); it keeps running on a single stream"
+        )
 
 
 def weights_of(original: EmbeddingBagCollection) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.masters import MasterRows
 from grace_torchrec.serve.members import Members
-from grace_torchrec.serve.row_types import LARGEST_HALF, pack_rows
+from grace_torchrec.serve.row_types import beyond, largest_value, pack_rows
 from grace_torchrec.serve.served import Served, ServedModel
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
 from grace_torchrec.sums.build_rows import sum_sets
@@ -70,7 +70,8 @@ def publish_delta(served: Served, delta: Delta, *, non_finite: NonFinite = "rais
 
     Raises:
         GraceError: an unknown table, ids outside it or twice, shapes that do not fit, numbers that
-            are not finite (or beyond float16 for fp16 rows); nothing was changed.
+            are not finite (or beyond float16, in rows or in their sums, where those are fp16, int8
+            or int4); nothing was changed.
         NotSupported: the model takes no deltas.
     """
     if served.masters is None:
@@ -86,10 +87,13 @@ def publish_delta(served: Served, delta: Delta, *, non_finite: NonFinite = "rais
         return served.version
     masters, members = served.masters.tables, served.members
     with served.one_delta:  # sums are formed from the masters as the last delta left them
-        writes = [w for table in tables for w in _writes(collections, masters, members, table)]
+        writes = []
         for table in tables:
+            writes += _writes(collections, masters, members, table, non_finite)
+        version = served.slots.publish(lambda slot: _write(slot, writes))
+        for table in tables:  # after the slots: a delta that failed is in no later sum
             _keep(masters[table.key], table)
-        return served.slots.publish(lambda slot: _write(slot, writes))
+        return version
 
 
 def check_delta(
@@ -121,7 +125,7 @@ def check_delta(
                 f"of dimension {spec.dim}; give one row for each id"
             )
         rows = rows.half() if spec.dtype == "fp16" else rows.float()
-        limit = LARGEST_HALF if row_types[key] == "fp16" else float("inf")
+        limit = largest_value(row_types[key])
         bad = ~(rows.isfinite() & (rows.abs() <= limit)).all(dim=1)
         if non_finite == "raise" and bool(bad.any()):
             worst = int(ids[int(torch.nonzero(bad)[0])])
@@ -182,8 +186,13 @@ def _writes(
     masters: Mapping[str, MasterRows],
     members: dict[tuple[str, str], Members],
     delta: TableDelta,
+    non_finite: NonFinite,
 ) -> list[RowWrite]:
-    """Return every packed row that a table's delta changes."""
+    """Return every packed row that a table's delta changes.
+
+    Raises:
+        GraceError: a sum is too large for its type under ``raise``.
+    """
     collection = collections[delta.collection]
     types = collection.type_of
     name = collection.table_plans[delta.table].spec.name
@@ -200,11 +209,22 @@ def _writes(
             continue
         needed, places = torch.unique(set_items, return_inverse=True)
         rows = _float_rows(masters[delta.key], delta, needed)
-        sums = sum_sets(rows, set_indptr_T1, places)
-        writes.append(
-            RowWrite(delta.collection, inner_table, sums_T, pack_rows(sums, types[inner_table]))
-        )
+        sums, kind = sum_sets(rows, set_indptr_T1, places), types[inner_table]
+        if non_finite == "raise":
+            _check_sums(delta.key, rows, sums, kind)
+        writes.append(RowWrite(delta.collection, inner_table, sums_T, pack_rows(sums, kind)))
     return writes
+
+
+def _check_sums(key: str, rows_KD: Tensor, sums_TD: Tensor, kind: str) -> None:
+    """Refuse sums that rows of their type do not hold; old rows that are not finite may stay."""
+    limit = largest_value(kind)
+    overflow = bool(rows_KD.isfinite().all()) and not bool(sums_TD.isfinite().all())
+    if overflow or bool(beyond(sums_TD, kind).any()):
+        raise GraceError(
+            f"delta: a stored sum of table {key!r} is not finite (or beyond {limit:g}) as {kind}; "
+            "mend the training, or pass non_finite='write'"
+        )
 
 
 def _float_rows(master: MasterRows, delta: TableDelta, items_K: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Direct rows: our CPU lookup over the memory of fbgemm's table batches.
 
 Flow: checked bags, or a RewrittenBatch -> *DirectRows* -> pooled columns in one kernel call.
-A table batch on the CPU holds the rows of a table one after the other, without padding: fp32 and
-fp16 values, or int8 rows with their scale and bias in front, as our kernels read them.
+A table batch on the CPU holds the rows of a table one after the other, without padding.  All rows
+of a table must be of one type: packed rows, whose sums are wider, are left to the table batches.
 Shapes: F features, B bags of each, D dimension.
 """
 

@@ -108,7 +108,7 @@ def dense_state(model: nn.Module) -> dict[str, Tensor]:
     """
     inside = tuple(
         f"{path}." if path else ""
-        for path, module in model.named_modules()
+        for path, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, TableBatchCollection)
     )
     found = {

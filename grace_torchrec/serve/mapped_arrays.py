@@ -34,6 +34,7 @@ TYPES = {
 }
 ITEM_BYTES = {name: kind.itemsize for kind, name in TYPES.items()}
 ALIGNMENT = 64  # the bytes of the first array begin at a multiple of a cache line
+WHOLE = 1 << 62  # divides an array of no bytes
 WORDS = 1 << 16
 STEP = np.uint64(6364136223846793005)
 
@@ -41,12 +42,17 @@ STEP = np.uint64(6364136223846793005)
 def write_arrays(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write tensors one after the other; return their checksum.
 
+    The format allows no gaps.  So those whose bytes are a multiple of a larger power of two come
+    first, and each begins at a multiple of the one that divides its own bytes (up to 64): its
+    numbers are aligned, also where a byte array holds rows of wider numbers.
+
     Raises:
         GraceError: a tensor has a type that files do not hold.
     """
     header: dict[str, dict[str, object]] = {}
     end = 0
-    for name, tensor in tensors.items():
+    in_order = sorted(tensors.items(), key=lambda item: -_power_of_two(item[1].nbytes))
+    for name, tensor in in_order:
         if tensor.dtype not in TYPES or tensor.is_sparse:
             raise GraceError(
                 f"save: {name!r} is {tensor.dtype}; files hold {sorted(TYPES.values())}"
@@ -61,7 +67,7 @@ def write_arrays(path: Path, tensors: Mapping[str, Tensor]) -> str:
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
+        for _, tensor in in_order:
             file.write(memoryview(_bytes_of(tensor)))  # type: ignore[arg-type]
     return checksum(tensors)
 
@@ -122,6 +128,11 @@ def _words(data: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint64]]:
     rest = np.zeros(8, np.uint8)
     rest[: data.size - whole] = data[whole:]
     yield rest.view(np.uint64)
+
+
+def _power_of_two(num_bytes: int) -> int:
+    """Return the largest power of two that divides a number."""
+    return num_bytes & -num_bytes or WHOLE
 
 
 def _bytes_of(tensor: Tensor) -> npt.NDArray[np.uint8]:

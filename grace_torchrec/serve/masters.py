@@ -6,6 +6,7 @@ of the items that are in a sum are kept, in a file that is mapped into memory.
 Shapes: N rows of a table, G grouped items, D dimension, K rows at hand.
 """
 
+import os
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -122,7 +123,9 @@ def _copied(path: Path, items_G: Tensor, rows_ND: Tensor) -> Tensor:
     if not items_G.numel():
         return rows_ND.new_empty(shape)
     dtype = np.float16 if rows_ND.dtype == torch.float16 else np.float32
-    mapped = torch.from_numpy(np.memmap(path, dtype=dtype, mode="w+", shape=shape))
+    with path.open("xb") as file:  # a full disk is an error here and a dead process once mapped
+        os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * np.dtype(dtype).itemsize)
+    mapped = torch.from_numpy(np.memmap(path, dtype=dtype, mode="r+", shape=shape))
     for first in range(0, shape[0], COPIED_ROWS):
         some = slice(first, first + COPIED_ROWS)
         mapped[some] = rows_ND.detach()[items_G[some]]

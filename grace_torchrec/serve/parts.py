@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from grace_kernels.ops_rows import check_parts, rewrite_features
 from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.lookup import Bags, tell_plain_batch
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
+from grace_torchrec.plans.plan import TablePlan
 
 
 class Splitter(nn.Module):
@@ -24,15 +27,22 @@ class Splitter(nn.Module):
 
     Args:
         rewriter: Rewrites plain bags; its names are the keys of the parts.
+        plans: Of its tables.
         input_names: Feature of the batch behind each output feature.
         path: Dotted path of the collection: a RewrittenBatch holds its rows under this name.
         is_weighted: Whether bags carry weights.
         strict: Refuse a batch whose weights would be ignored.
+
+    Attributes:
+        num_sums: Sums stored for each table.
+        plain_batches: int64 ``[1]``, batches that came plain for tables planned ``ahead``.
+        is_counting: Whether such batches are counted and told.
     """
 
     def __init__(
         self,
         rewriter: Rewriter,
+        plans: Sequence[TablePlan],
         input_names: Sequence[str],
         path: str,
         *,
@@ -41,6 +51,10 @@ class Splitter(nn.Module):
     ) -> None:
         super().__init__()
         self.rewriter = rewriter
+        self.num_sums = [plan.placement.num_sums for plan in plans]
+        self._ahead = [plan.lookup == "ahead" for plan in plans]
+        self.plain_batches = torch.zeros(1, dtype=torch.int64)
+        self.is_counting = True
         self.input_names = list(input_names)
         self.path, self.is_weighted, self.strict = path, is_weighted, strict
 
@@ -52,29 +66,68 @@ class Splitter(nn.Module):
         Raises:
             GraceError: the batch is malformed.
             ValueError: an id is outside its table under ``raise``.
+            ValueError: a rewritten row is outside its table and its sums.
             PlanMismatch: the batch was rewritten for another plan.
         """
         if isinstance(features, RewrittenBatch):
             given = features.rows_for(self.path, self.rewriter.stamp)
             stride = given.given_lengths.shape[1]
-            return parts_of_rows(given, self.rewriter), given.given_lengths, stride
+            return parts_of_rows(given, self.rewriter, self.num_sums), given.given_lengths, stride
         bags = bags_of(features, self.input_names, self.is_weighted, self.strict)
+        self.count_plain()
         chosen = list(range(len(self.input_names)))
+        if any(self._ahead):
+            plain = self._plain_rows(bags, chosen)
+            parts = parts_of_rows(plain, self.rewriter, self.num_sums)
+            return parts, plain.given_lengths, bags[3]
         guard = torch.empty(0, dtype=torch.int8)  # these rows are ours alone: nothing goes stale
         parts, lengths, _ = self.rewriter(*bags, chosen, guard)
         return parts, lengths, bags[3]
 
+    def count_plain(self) -> None:
+        """Count a batch that came plain if a table is planned ``ahead``; the first is told."""
+        if self.is_counting and any(self._ahead):
+            pairs = zip(self.rewriter.labels, self.rewriter.table_of, strict=True)
+            ahead = [label for label, table in pairs if self._ahead[table]]
+            tell_plain_batch(self.path, ahead, self.plain_batches)
 
-def parts_of_rows(given: RewrittenRows, rewriter: Rewriter) -> KeyedJaggedTensor:
+    def _plain_rows(self, bags: Bags, chosen: list[int]) -> RewrittenRows:
+        """Rewrite plain bags in line, those of tables planned ``ahead`` as plain rows."""
+        rewriter = self.rewriter
+        ids, offsets, weights, stride, positions = bags
+
+        def in_line(arrays: list[Tensor]) -> list[Tensor]:
+            """Take the arrays of tables planned ahead away."""
+            return [a[:0] if skip else a for a, skip in zip(arrays, self._ahead, strict=True)]
+
+        subset_parts, subset_marks = (part and in_line(part) for part in rewriter.subsets())
+        parts = rewrite_features(
+            ids, offsets, weights, stride, [positions[f] for f in chosen],
+            [rewriter.table_of[f] for f in chosen], rewriter.num_rows,
+            in_line(rewriter.item_codes()), rewriter.policy, rewriter.labels, subset_parts,
+            subset_marks,
+        )  # fmt: skip
+        return RewrittenRows(*parts, rewriter.stamp)
+
+
+def parts_of_rows(
+    given: RewrittenRows, rewriter: Rewriter, num_sums: Sequence[int]
+) -> KeyedJaggedTensor:
     """Return rewritten rows as bags of plain rows, stored rows in HBM and in host memory.
 
     Args:
         given: Rows of all features of ``rewriter``, in its order.
         rewriter: Knows tables, hot rows and the names.
+        num_sums: Sums stored for each table.
 
     Returns:
         Three bags for each feature; a batch of no bags is given as one empty bag of each.
+
+    Raises:
+        ValueError: the arrays do not belong together, or a row is outside its table and its sums.
     """
+    places = range(len(rewriter.table_of))
+    check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
     stride = given.given_lengths.shape[1]
     values: list[Tensor] = []
     weights: list[Tensor] = []
@@ -83,6 +136,7 @@ def parts_of_rows(given: RewrittenRows, rewriter: Rewriter) -> KeyedJaggedTensor
         ends = given.offsets[feature * stride : (feature + 1) * stride + 1]
         mine = slice(int(ends[0]), int(ends[-1]))
         rows, num_rows = given.rows[mine], rewriter.num_rows[table]
+        _check_rows(rows, num_rows, num_sums[table], rewriter.labels[feature])
         bag_of = torch.repeat_interleave(torch.arange(stride), ends.diff())
         local, part = _local_rows(
             rows, num_rows, rewriter.num_hbm_sums[table], rewriter.hot_rows()[table]
@@ -99,6 +153,18 @@ def parts_of_rows(given: RewrittenRows, rewriter: Rewriter) -> KeyedJaggedTensor
         lengths=torch.cat(lengths),
         weights=torch.cat(weights) if given.weights is not None else None,
     )
+
+
+def _check_rows(rows_P: Tensor, num_rows: int, num_sums: int, label: str) -> None:
+    """Refuse rows outside a table and its sums: table batches check none."""
+    if not rows_P.numel():
+        return
+    least, most = (int(end) for end in rows_P.aminmax())
+    if least < 0 or most >= num_rows + num_sums:
+        raise ValueError(
+            f"{label}: the batch reads row {least if least < 0 else most}, there are {num_rows} "
+            f"rows and {num_sums} sums; rewrite the batch again"
+        )
 
 
 def _local_rows(

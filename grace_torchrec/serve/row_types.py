@@ -25,7 +25,7 @@ DATA_TYPES: dict[str, DataType] = {
 SCALE_BYTES = 4  # float16 scale and float16 bias in front of a quantised row
 DIM_MULTIPLE = {"int8": 2, "int4": 4}  # values of a row fill an even number of bytes
 WIDER = {"fp32": "fp32", "fp16": "fp32", "int8": "fp16", "int4": "int8"}
-LARGEST_HALF = torch.finfo(torch.float16).max
+LARGEST_HALF = torch.finfo(torch.float16).max  # fp16 values, and scale and bias of int8 and int4
 
 
 def row_types(plan: Plan, asked: str | None) -> dict[str, str]:
@@ -74,6 +74,22 @@ def packed_bytes(row_type: str, dim: int) -> int:
     """Return the bytes W of a packed row of ``dim`` values."""
     bits: int = DATA_TYPE_NUM_BITS[DATA_TYPES[row_type]]
     return dim * bits // 8 + (SCALE_BYTES if row_type in ("int8", "int4") else 0)
+
+
+def largest_value(row_type: str) -> float:
+    """Return the largest magnitude that rows of a type are sure to hold."""
+    return float("inf") if row_type == "fp32" else LARGEST_HALF
+
+
+def beyond(rows_KD: Tensor, row_type: str) -> Tensor:
+    """Return bool ``[K]``: rows whose finite numbers are too large for a type.
+
+    A quantised row has its smallest value as a float16 bias and the step between two values as a
+    float16 scale.
+    """
+    if row_type == "fp32":
+        return torch.zeros(rows_KD.shape[0], dtype=torch.bool)
+    return (rows_KD.isfinite() & (rows_KD.abs() > LARGEST_HALF)).any(dim=1)
 
 
 @torch.no_grad()

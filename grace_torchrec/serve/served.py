@@ -158,6 +158,16 @@ class Served(nn.Module):
             raise NotSupported("Served: inference only; train the model and convert it again")
         return self
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            NotSupported: always: readers and writers of the copy would not wait for each other.
+        """
+        raise NotSupported(
+            "Served: cannot be copied or pickled; save it and load it again, or convert once more"
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the folder that ``load_served`` reads, whole or not at all.
 

@@ -1,6 +1,6 @@
 """Sharding: which kernel of fbgemm holds a table, and table batches spread over devices.
 
-Flow: tier of each inner table + *Sharding* -> kernels -> TorchRec's own sharding plan -> sharded
+Flow: tier of each inner table + *Spread* -> kernels -> TorchRec's own sharding plan -> sharded
 collections, whose rows are assigned afterwards (TorchRec leaves them uninitialised).
 On the CPU every kernel's memory is host memory; the kernels' names only take effect with CUDA.
 Bad ids are dealt with by rewriting, for all kernels alike, so table batches check none.
@@ -43,7 +43,7 @@ BOUNDS_CHECK = {"raise": BoundsCheckMode.FATAL, "zero_row": BoundsCheckMode.WARN
 
 
 @dataclass(frozen=True)
-class Sharding:
+class Spread:
     """How tables are spread; checked when it is made.
 
     Attributes:
@@ -108,17 +108,22 @@ class Sharding:
         }
 
 
-def check_sharding(sharding: Sharding, types: Mapping[str, str]) -> None:
-    """Refuse row-wise sharding of what cannot be.
+def check_spread(sharding: Spread, types: Mapping[str, str]) -> None:
+    """Refuse what is no Spread, and row-wise sharding of what cannot be.
 
     Args:
         sharding: What is asked for.
         types: Table name -> type of its rows.
 
     Raises:
-        GraceError: there is no such table.
+        GraceError: it is something else, or there is no such table.
         NotSupported: rows without a scale (fp16, fp32) cannot be sharded row-wise.
     """
+    if not isinstance(sharding, Spread):
+        raise GraceError(
+            f"convert: sharding must be a grace_torchrec.serve.sharding.Spread, got "
+            f"{type(sharding).__module__}.{type(sharding).__name__}"
+        )
     for name in sharding.row_wise:
         if name not in types:
             raise GraceError(f"sharding: no table {name!r}; the model has {sorted(types)}")
@@ -129,19 +134,23 @@ def check_sharding(sharding: Sharding, types: Mapping[str, str]) -> None:
             )
 
 
-def shard_(collection: TableBatchCollection, sharding: Sharding) -> None:
+def shard_(collection: TableBatchCollection, sharding: Spread) -> None:
     """Spread the tables of a collection; their rows are to be assigned afterwards."""
     change: dict[str, nn.Module] = {}
+    held = [0] * sharding.world_size  # bytes on each device, over all memories
     with devices_told():
         for name, inner in collection.inner_collections().items():
             assert isinstance(inner, QuantEmbeddingBagCollection)
             tiers = {c.name: name.partition("_")[0] for c in inner.embedding_bag_configs()}
-            change[name] = shard_collection(inner, tiers, sharding)
+            change[name] = shard_collection(inner, tiers, sharding, held)
     collection.replace_inner(change)
 
 
 def shard_collection(
-    inner: QuantEmbeddingBagCollection, tiers: Mapping[str, str], sharding: Sharding
+    inner: QuantEmbeddingBagCollection,
+    tiers: Mapping[str, str],
+    sharding: Spread,
+    held: list[int] | None = None,
 ) -> nn.Module:
     """Shard one quantised collection by TorchRec's sharder.
 
@@ -149,13 +158,14 @@ def shard_collection(
         inner: The collection.
         tiers: Table name -> its tier.
         sharding: How.
+        held: Bytes on each device already, brought up to date; default: none.
     """
     configs = inner.embedding_bag_configs()
     split_scale = all(c.data_type in (DataType.INT8, DataType.INT4) for c in configs)
     sharder = QuantEmbeddingBagCollectionSharder(
         fused_params=sharding.fused_params(split_scale=split_scale)
     )
-    rank_of = _ranks(inner, sharding.world_size)
+    rank_of = _ranks(inner, sharding, [0] * sharding.world_size if held is None else held)
     chosen = {
         name: row_wise(compute_kernel=sharding.kernel(tier))
         if name in sharding.row_wise
@@ -175,17 +185,17 @@ def shard_collection(
     return sharded
 
 
-def _ranks(inner: QuantEmbeddingBagCollection, world_size: int) -> dict[str, int]:
-    """Return a rank for each table: the largest first, each to the emptiest."""
+def _ranks(inner: QuantEmbeddingBagCollection, sharding: Spread, held: list[int]) -> dict[str, int]:
+    """Return a rank for each table that is not row-wise: the largest first, each to the emptiest."""
     kinds = {"FP32": "fp32", "FP16": "fp16", "INT8": "int8", "INT4": "int4"}
     size = {
         c.name: c.num_embeddings * packed_bytes(kinds[c.data_type.value], c.embedding_dim)
         for c in inner.embedding_bag_configs()
+        if c.name not in sharding.row_wise
     }
-    held = [0] * world_size
     ranks: dict[str, int] = {}
     for name in sorted(size, key=lambda n: -size[n]):
-        ranks[name] = min(range(world_size), key=held.__getitem__)
+        ranks[name] = min(range(sharding.world_size), key=held.__getitem__)
         held[ranks[name]] += size[name]
     return ranks
 

@@ -3,12 +3,12 @@
 Flow: stock EmbeddingBagCollection + TablePlans -> *this module*, filled from float rows -> traced,
 scheduled, saved.  One quantised collection for each memory tier: originals beside stored rows.
 Stored rows are summed from the float rows and packed then, never summed from packed rows.
-On the CPU fp32, fp16 and int8 rows are read by our lookup straight from the table batches' memory;
-int4, shards and GPUs go through the table batches themselves.
+On the CPU rows of the table's own type are read by our lookup straight from the table batches'
+memory; as soon as one table has packed rows with wider sums, and on shards and GPUs, all tables of
+the collection go through the table batches themselves.
 Shapes: F features, B bags of each, N rows, R stored rows, D dimension.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -23,6 +23,7 @@ from torchrec.modules.embedding_modules import (
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.fitting import plan_of_each
 from grace_torchrec.modules.rewriter import Rewriter
@@ -31,11 +32,11 @@ from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.serve.direct_rows import DirectRows
 from grace_torchrec.serve.inner_tables import InnerTables
 from grace_torchrec.serve.parts import PartsLookup, Splitter
-from grace_torchrec.serve.row_types import pack_rows
+from grace_torchrec.serve.row_types import LARGEST_HALF, beyond, pack_rows
 from grace_torchrec.serve.table_pieces import TablePiece, batches_of, fill, own_memory, pieces_of
 from grace_torchrec.sums.build_rows import sum_sets
 
-logger = logging.getLogger(__name__)
+TABLE_BATCH = "IntNBitTableBatchedEmbeddingBagsCodegen"  # the operator that tracers keep whole
 FILLED_ROWS = 1 << 16  # rows packed at a time
 
 
@@ -55,7 +56,6 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
     Attributes:
         path: As given.
         strict: As given.
-        plain_batches: Batches that came plain for tables planned ``ahead``.
 
     Raises:
         PlanMismatch: a table has no plan, or one that was made for another table.
@@ -88,8 +88,9 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
         names = [f"{path}/{name}" if path else name for name in self._output_names]
         rewriter = Rewriter(self._plans, names, bad_ids)
         self.splitter = Splitter(
-            rewriter, self._input_names, path, is_weighted=self._is_weighted, strict=strict
-        )
+            rewriter, self._plans, self._input_names, path,
+            is_weighted=self._is_weighted, strict=strict,
+        )  # fmt: skip
         types = [row_types[config.name] for config in self._configs]
         inner = InnerTables.of(self._configs, self._plans, types, names, types_apart=types_apart)
         self._type_of, self._sets = inner.type_of, inner.sets
@@ -102,7 +103,6 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
             [inner.parts(name) for name in names],
             [plan.spec.pooling == "mean" for plan in of_feature],
         )
-        self.plain_batches = 0
         self._direct: DirectRows | None = None
         self.eval()
 
@@ -118,14 +118,14 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
 
         Raises:
             GraceError: the batch is malformed.
-            ValueError: an id is outside its table under ``raise``.
+            ValueError: an id is outside its table under ``raise``, or a rewritten row.
             NotSupported: the batch is VBE.
             PlanMismatch: the batch was rewritten for another plan.
         """
         direct = self._direct
         if direct is not None:
-            if self.has_ahead and isinstance(features, KeyedJaggedTensor):
-                self._count_plain()
+            if isinstance(features, KeyedJaggedTensor):
+                self.splitter.count_plain()  # which stays out of this path otherwise
             return self._keyed(direct(features))
         parts, lengths, stride = self.splitter(features)
         return self._keyed(self.lookup(parts, lengths, stride))
@@ -147,6 +147,11 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
     def has_ahead(self) -> bool:
         """Whether a table is planned ``ahead``."""
         return any(plan.lookup == "ahead" for plan in self._plans)
+
+    @property
+    def plain_batches(self) -> int:
+        """Batches that came plain for tables planned ``ahead``, both slots together."""
+        return int(self.splitter.plain_batches)
 
     @property
     def is_direct(self) -> bool:
@@ -199,6 +204,9 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
 
         Args:
             weights: Table name -> ``[N, D]``.
+
+        Raises:
+            NotSupported: a row, or a sum, is too large for the type it is packed as.
         """
         pieces = self.pieces()
         for config in self._configs:
@@ -206,13 +214,13 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
             starts = range(0, rows.shape[0], FILLED_ROWS)
             fill(
                 pieces[config.name],
-                (pack_rows(rows[k : k + FILLED_ROWS], row_type) for k in starts),
+                (self._packed(config.name, k, rows[k : k + FILLED_ROWS], row_type) for k in starts),
             )
         for name, (table, indptr, items) in self._sets.items():
             rows, row_type = weights[self._configs[table].name].detach(), self._type_of[name]
             starts = range(0, indptr.numel() - 1, FILLED_ROWS)
-            sums = (sum_sets(rows, indptr[k : k + FILLED_ROWS + 1], items) for k in starts)
-            fill(pieces[name], (pack_rows(some, row_type) for some in sums))
+            sums = ((k, sum_sets(rows, indptr[k : k + FILLED_ROWS + 1], items)) for k in starts)
+            fill(pieces[name], (self._packed(name, k, some, row_type) for k, some in sums))
 
     def lay_out(self) -> None:
         """Find where the rows lie; again whenever they have moved."""
@@ -256,15 +264,16 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
             batch.bounds_check_mode_int = BoundsCheckMode.NONE.value
         return collection
 
-    def _count_plain(self) -> None:
-        """Count a plain batch that reads plain rows; tell it the first time."""
-        if not self.plain_batches:
-            logger.warning(
-                "module %r: plain bags came for tables planned 'ahead': they read plain rows, equal "
-                "and without the gain; pass grace_torchrec.rewrite(batches, served)",
-                self.path,
+    def _packed(self, inner_table: str, first: int, rows_KD: Tensor, row_type: str) -> Tensor:
+        """Pack rows that begin at ``first``; refuse what would become infinite."""
+        bad = torch.nonzero(beyond(rows_KD, row_type))
+        if bad.numel():
+            of = f"{self.path}.{inner_table}" if self.path else inner_table
+            raise NotSupported(
+                f"table {of!r}: row {first + int(bad[0])} is beyond {LARGEST_HALF:g}, the most that "
+                f"{row_type} rows hold; convert it with row_dtype='fp32'"
             )
-        self.plain_batches += 1
+        return pack_rows(rows_KD, row_type)
 
     def _keyed(self, pooled: Tensor) -> KeyedTensor:
         """Return the output as the stock collection names it."""

@@ -22,10 +22,10 @@ from grace_torchrec.modules.rewrite_ahead import rows_of
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve.copies import twin_of
 from grace_torchrec.serve.parts import parts_of_rows
-from grace_torchrec.serve.table_batch_collection import TableBatchCollection
+from grace_torchrec.serve.same_values import same_values
+from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 
 LENGTH_SUFFIX = "__given"
-TABLE_BATCH = "IntNBitTableBatchedEmbeddingBagsCodegen"
 
 
 class ScriptCollection(nn.Module):
@@ -96,13 +96,11 @@ def scripted(
         raise NotSupported(
             f"convert: {type(eager).__name__} cannot be scripted: {error}; use target='module'"
         ) from error
-    leaves = torch.utils._pytree.tree_leaves
-    for a, b in zip(leaves(wanted), leaves(found), strict=True):
-        if isinstance(a, Tensor) and not torch.equal(a, b):
-            raise NotSupported(
-                f"convert: {type(eager).__name__} computes other values as TorchScript (code that "
-                "depends on data); use target='module'"
-            )
+    if not same_values(wanted, found):
+        raise NotSupported(
+            f"convert: {type(eager).__name__} computes other values as TorchScript (code that "
+            "depends on data); use target='module'"
+        )
     return script
 
 
@@ -135,7 +133,7 @@ def script_batch(
             if isinstance(given, RewrittenBatch)
             else rows_of(bags, collection)
         )
-        pieces.append(parts_of_rows(rows, collection.rewriter))
+        pieces.append(parts_of_rows(rows, collection.rewriter, collection.splitter.num_sums))
         pieces.append(_lengths(rows.given_lengths, collection.rewriter.names))
     parts = list(batch)
     # Ours come first: a scripted collection finds its parts by their places.

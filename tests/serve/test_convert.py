@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torchrec import (
     EmbeddingConfig,
     KeyedJaggedTensor,
 )
+from torchrec.distributed import global_settings
 from torchrec.inference.modules import quantize_inference_model
 
 import grace_torchrec as grace
@@ -269,3 +271,29 @@ def test_served_stays_in_eval_mode(model_of, served_of):
         served.train()
     assert served.eval() is served
     assert not any(module.training for module in served.modules())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_served_says_that_it_cannot_be_copied(copied, model_of, served_of):
+    with pytest.raises(NotSupported, match="cannot be copied or pickled"):
+        copied(served_of(model_of()))
+
+
+def test_a_conversion_without_shards_leaves_the_settings_of_torchrec_alone(
+    model_of, plan_for, batch
+):
+    seen = []
+
+    class Watching(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, dense, bags):
+            seen.append(global_settings.get_propogate_device())
+            return self.inner(dense, bags)
+
+    model = Watching(model_of()).eval()
+    convert(model, plan_for(model), example=batch)
+    assert seen
+    assert not any(seen)

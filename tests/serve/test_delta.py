@@ -169,11 +169,44 @@ def test_a_bad_delta_is_one_error_and_changes_nothing(delta, said, model_of, ser
     assert same_rows(served, served_of(model))
 
 
-def test_numbers_beyond_half_are_refused_for_half_rows_and_not_for_others(model_of, served_of):
+@pytest.mark.parametrize("row_dtype", ["fp16", "int8", "int4"])
+def test_numbers_beyond_half_are_refused_for_rows_that_hold_halves(row_dtype, model_of, served_of):
     delta = {"t_item": ([1], torch.full((1, 4), 1e6))}
     with pytest.raises(GraceError, match="beyond 65504"):
-        publish_delta(served_of(model_of(), row_dtype="fp16"), delta)
+        publish_delta(served_of(model_of(), row_dtype=row_dtype), delta)
     assert publish_delta(served_of(model_of()), delta) == 1
+
+
+def test_sums_beyond_half_are_refused_before_anything_is_kept(model_of, served_of):
+    model = model_of()
+    served = served_of(model, row_dtype="int8")  # its sums are fp16
+    delta = {"t_item": ([3, 4, 5], torch.full((3, 4), 4e4))}
+    with pytest.raises(GraceError, match=r"stored sum of table 'sparse\.t_item'.*beyond 65504"):
+        publish_delta(served, delta)
+    assert served.version == 0
+    assert same_rows(served, served_of(model, row_dtype="int8"))
+    good = {"t_item": ([3], torch.ones(1, 4))}  # formed from the rows of before
+    publish_delta(served, good)
+    assert same_rows(served, served_of(changed(model, good), row_dtype="int8"))
+    assert publish_delta(served, delta, non_finite="write") == 2
+
+
+def test_a_failed_delta_is_in_no_later_sum(model_of, served_of):
+    model = model_of()
+    served = served_of(model)
+    copy_of = served.slots._copy
+
+    def no_room(content):
+        raise MemoryError("no room for a second copy")
+
+    served.slots._copy = no_room
+    with pytest.raises(MemoryError):
+        publish_delta(served, {"t_item": ([3, 4, 5], torch.full((3, 4), 50.0))})
+    assert (served.version, len(served.slots.contents)) == (0, 1)
+    served.slots._copy = copy_of
+    good = {"t_item": ([3], torch.ones(1, 4))}  # in sums with 4 and 5
+    assert publish_delta(served, good) == 1
+    assert same_rows(served, served_of(changed(model, good)))
 
 
 def test_numbers_that_are_not_finite_are_written_if_asked(model_of, served_of, batch):
@@ -210,10 +243,10 @@ def test_models_without_masters_take_no_delta(model_of, served_of):
 
 
 def test_sharded_tables_take_deltas_too(model_of, served_of, plan_for, batch):
-    from grace_torchrec.serve.sharding import Sharding
+    from grace_torchrec.serve.sharding import Spread
 
     model = model_of(whole=False)
-    sharding = Sharding(world_size=2, row_wise=("t_item",))
+    sharding = Spread(world_size=2, row_wise=("t_item",))
     served = served_of(model, row_dtype="int8", sharding=sharding)
     delta = random_delta(torch.Generator().manual_seed(8))
     for _ in range(2):

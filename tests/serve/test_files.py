@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from grace_torchrec.artifact import ARRAYS_FILE
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.serve import document as documents
+from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.delta import publish_delta
 from grace_torchrec.serve.files import load_served
 from grace_torchrec.serve.mapped_arrays import write_arrays
-from grace_torchrec.serve.sharding import Sharding
+from grace_torchrec.serve.sharding import Spread
 from grace_torchrec.serve.torchscript import script_batch
 
 
@@ -117,7 +118,7 @@ def test_another_model_is_refused_by_name(model_of, served_of, batch, tmp_path):
 
 
 def test_sharded_tables_are_not_saved(model_of, served_of, tmp_path):
-    served = served_of(model_of(), row_dtype="int8", sharding=Sharding(world_size=2))
+    served = served_of(model_of(), row_dtype="int8", sharding=Spread(world_size=2))
     with pytest.raises(NotSupported, match="sharded tables are not saved"):
         served.save(tmp_path / "served")
     assert not list(tmp_path.iterdir())
@@ -162,3 +163,29 @@ def test_arrays_that_do_not_fit_are_one_error(
     put_arrays(tmp_path / "served", change)
     with pytest.raises(GraceError, match=said):
         load_served(tmp_path / "served", on_meta, example=batch)
+
+
+class Twice(torch.nn.Module):
+    """One collection at two places."""
+
+    def __init__(self, collection):
+        super().__init__()
+        self.a = self.b = collection
+
+    def forward(self, bags):
+        return self.a(bags).values() + self.b(bags).values()
+
+
+@pytest.mark.parametrize("row_dtype", ["table", "int8"])
+def test_a_collection_at_two_places_is_saved_once_and_loaded(
+    row_dtype, model_of, plan_for, batch, tmp_path
+):
+    model = Twice(model_of().sparse)
+    example = (batch[1],)
+    served = convert(model, plan_for(model), example=example, row_dtype=row_dtype)
+    served.save(tmp_path / "served")
+    names = load_file(tmp_path / "served" / ARRAYS_FILE)
+    assert {name.partition("/")[0] for name in names} == {"tables", "masters"}
+    loaded = load_served(tmp_path / "served", Twice(model_of().sparse), example=example)
+    assert loaded.model.a is loaded.model.b
+    assert torch.equal(loaded(*example), served(*example))

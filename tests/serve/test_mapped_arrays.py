@@ -1,5 +1,7 @@
 """What is written is read back bit for bit, or refused."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
@@ -91,3 +93,19 @@ def test_damage_is_refused(damage, tmp_path):
 def test_types_that_files_do_not_hold_are_refused(tmp_path):
     with pytest.raises(GraceError, match=r"'x' is torch\.complex64"):
         write_arrays(tmp_path / "a", {"x": torch.zeros(1, dtype=torch.complex64)})
+
+
+def test_every_array_is_aligned_for_its_numbers(tmp_path):
+    rows = {
+        "a odd": torch.zeros(3, dtype=torch.uint8),
+        "b rows": torch.zeros(16, dtype=torch.uint8),
+    }
+    write_arrays(tmp_path / "a", {**rows, **arrays()})
+    data = (tmp_path / "a").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    assert (size + 8) % 64 == 0
+    header = json.loads(data[8 : 8 + size])
+    kinds = {kind: dtype.itemsize for dtype, kind in TYPES.items()}
+    misfits = [n for n, told in header.items() if told["data_offsets"][0] % kinds[told["dtype"]]]
+    assert not misfits
+    assert header["b rows"]["data_offsets"][0] % 16 == 0  # may hold float rows

@@ -1,7 +1,12 @@
 """Float rows are kept of grouped items, and of no others."""
 
+import errno
+import os
+
+import pytest
 import torch
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.serve.masters import Masters, grouped_items
 
 
@@ -29,3 +34,15 @@ def test_the_files_go_with_their_owner():
     assert any(folder.iterdir())
     del masters
     assert not folder.exists()
+
+
+def test_room_is_asked_for_before_the_file_is_mapped(monkeypatch):
+    """A write to a mapped file on a full disk would end the process."""
+
+    def full(descriptor, begin, size):
+        assert (begin, size) == (0, 2 * 3 * 4)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(GraceError, match="No space left on device; make room"):
+        Masters.of({"t": torch.tensor([0, 1])}, {"t": torch.ones(2, 3)})

@@ -5,7 +5,7 @@ import torch
 from torchrec.inference.modules import quantize_inference_model
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.serve.row_types import pack_rows, packed_bytes, row_types, sum_type
+from grace_torchrec.serve.row_types import beyond, pack_rows, packed_bytes, row_types, sum_type
 
 TYPES = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
 
@@ -57,3 +57,30 @@ def test_sums_of_packed_rows_are_held_in_a_wider_type():
     assert sum_type("fp16", "fp16") == "fp16"  # rows keep their type, and so do their sums
     wide = {kind: packed_bytes(sum_type(kind, "fp32"), 64) for kind in ("fp16", "int8", "int4")}
     assert max(wide.values()) <= packed_bytes("fp32", 64)  # no more than was planned
+
+
+@pytest.mark.parametrize("row_type", ["fp16", "int8", "int4"])
+def test_every_row_that_is_not_beyond_a_type_stays_finite(row_type):
+    largest = torch.finfo(torch.float16).max
+    rows = torch.tensor([[largest, -largest, 0.0, 1.0], [1e5, 0, 0, 0], [0, 0, -7e4, 0]])
+    assert beyond(rows, row_type).tolist() == [False, True, True]
+    halves = pack_rows(rows[:1], row_type)[:, :4].contiguous().view(torch.float16)
+    assert bool(halves.isfinite().all())  # fp16: values; else the scale and the bias
+    assert not beyond(rows, "fp32").any()
+
+
+@pytest.mark.parametrize("row_dtype", ["fp16", "int8", "int4"])
+def test_a_model_with_numbers_beyond_its_rows_is_refused_by_row(row_dtype, model_of, served_of):
+    model = model_of()
+    with torch.no_grad():
+        model.sparse.embedding_bags["t_shop"].weight[13, 2] = 1e5
+    with pytest.raises(NotSupported, match=r"'sparse\.t_shop': row 13 is beyond 65504"):
+        served_of(model, row_dtype=row_dtype)
+
+
+def test_a_model_with_sums_beyond_their_rows_is_refused(model_of, served_of):
+    model = model_of()
+    with torch.no_grad():
+        model.sparse.embedding_bags["t_item"].weight[:] = 4e4
+    with pytest.raises(NotSupported, match=r"'sparse\.t_item__\w+': row \d+ is beyond 65504"):
+        served_of(model, row_dtype="int8")

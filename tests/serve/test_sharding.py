@@ -15,7 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.serve.sharding import BOUNDS_CHECK, Sharding, devices_told, shard_collection
+from grace_torchrec.serve.sharding import BOUNDS_CHECK, Spread, devices_told, shard_collection
 from grace_torchrec.serve.table_pieces import batches_of
 
 TIERS = {"t_hot": "hbm", "t_cold": "host"}
@@ -61,7 +61,7 @@ def tables(data_type=DataType.INT8):
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("host_memory", LOCATION)
 def test_quant_kernels_of_both_memories_recorded_for_cuda(host_memory, mapped, recorded):
-    sharding = Sharding(device="cuda", host_memory=host_memory, uvm_host_mapped=mapped)
+    sharding = Spread(device="cuda", host_memory=host_memory, uvm_host_mapped=mapped)
     meta = torch.device("meta")
     inner = QuantEmbeddingBagCollection(tables(), False, meta, output_dtype=torch.float32)
     with devices_told():
@@ -110,7 +110,7 @@ def sharded_for_training(sharding, env, device):
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("host_memory", LOCATION)
 def test_fused_kernels_of_both_memories_recorded_for_cuda(host_memory, mapped, recorded, gloo):
-    sharding = Sharding(device="cuda", host_memory=host_memory, uvm_host_mapped=mapped)
+    sharding = Spread(device="cuda", host_memory=host_memory, uvm_host_mapped=mapped)
     with pytest.raises(ValueError, match="meta"):  # torchrec goes on to use the memory itself
         sharded_for_training(sharding, gloo, "cuda")
     (batch,) = recorded
@@ -120,7 +120,7 @@ def test_fused_kernels_of_both_memories_recorded_for_cuda(host_memory, mapped, r
 
 @pytest.mark.parametrize("host_memory", LOCATION)
 def test_fused_kernels_are_built_on_the_cpu_as_host_memory(host_memory, gloo):
-    sharded = sharded_for_training(Sharding(host_memory=host_memory), gloo, "cpu")
+    sharded = sharded_for_training(Spread(host_memory=host_memory), gloo, "cpu")
     (lookup,) = sharded._lookups
     batches = {kernel.emb_module for kernel in lookup._emb_modules}
     assert {spec[2].name for batch in batches for spec in batch.embedding_specs} == {"HOST"}
@@ -133,13 +133,13 @@ def test_shards_answer_like_whole_tables(row_dtype, host_memory, model_of, serve
     whole = served_of(model, row_dtype=row_dtype)
     row_wise = ("t_item", "t_seen") if row_dtype in ("int8", "int4") else ()
     for world_size in (1, 2, 3):
-        sharding = Sharding(world_size=world_size, row_wise=row_wise, host_memory=host_memory)
+        sharding = Spread(world_size=world_size, row_wise=row_wise, host_memory=host_memory)
         sharded = served_of(model, row_dtype=row_dtype, sharding=sharding)
         torch.testing.assert_close(sharded(*batch), whole(*batch))
 
 
 def test_shards_of_rows_hold_each_row_once(model_of, served_of):
-    sharding = Sharding(world_size=3, row_wise=("t_item",))
+    sharding = Spread(world_size=3, row_wise=("t_item",))
     served = served_of(model_of(), row_dtype="int8", sharding=sharding)
     pieces = served.collections["sparse"].pieces()["t_item"]
     held = [row for p in pieces for row in range(p.first_row, p.first_row + p.num_rows)]
@@ -149,9 +149,9 @@ def test_shards_of_rows_hold_each_row_once(model_of, served_of):
 
 def test_what_cannot_be_sharded_is_said_before_anything_is(model_of, served_of):
     with pytest.raises(NotSupported, match="'t_item': TorchRec shards fp16 rows by table only"):
-        served_of(model_of(), row_dtype="fp16", sharding=Sharding(row_wise=("t_item",)))
+        served_of(model_of(), row_dtype="fp16", sharding=Spread(row_wise=("t_item",)))
     with pytest.raises(GraceError, match="no table 't_itme'"):
-        served_of(model_of(), row_dtype="int8", sharding=Sharding(row_wise=("t_itme",)))
+        served_of(model_of(), row_dtype="int8", sharding=Spread(row_wise=("t_itme",)))
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,32 @@ def test_what_cannot_be_sharded_is_said_before_anything_is(model_of, served_of):
 )
 def test_options_out_of_range_are_refused_by_name(wrong):
     with pytest.raises(GraceError, match=f"sharding: {next(iter(wrong))}"):
-        Sharding(**wrong)
+        Spread(**wrong)
 
 
 def test_bad_ids_never_reach_a_table_batch(model_of, served_of):
-    for options in ({}, {"sharding": Sharding(world_size=2)}):
+    for options in ({}, {"sharding": Spread(world_size=2)}):
         served = served_of(model_of(), row_dtype="int8", **options)
         modes = {batch.bounds_check_mode_int for batch in batches_of(served.model)}
         assert modes == {BoundsCheckMode.NONE.value}
     assert BOUNDS_CHECK["raise"] is BoundsCheckMode.FATAL
+
+
+def test_another_kind_of_sharding_is_refused_at_the_door(model_of, served_of):
+    with pytest.raises(GraceError, match=r"must be a grace_torchrec\.serve\.sharding\.Spread"):
+        served_of(model_of(), sharding={"t_item": "row_wise"})
+
+
+def test_every_memory_counts_where_a_device_is_the_emptiest():
+    meta, sharding, held = torch.device("meta"), Spread(world_size=2), [0, 0]
+    ranks = []
+    for tier, number in (("hbm", 64), ("host", 32)):
+        one = EmbeddingBagConfig(
+            name=f"t_{tier}", num_embeddings=number, embedding_dim=8, feature_names=[f"f_{tier}"],
+            data_type=DataType.INT8,
+        )  # fmt: skip
+        inner = QuantEmbeddingBagCollection([one], False, meta, output_dtype=torch.float32)
+        with devices_told():
+            shard_collection(inner, {one.name: tier}, sharding, held)
+        ranks.append([size // 12 for size in held])  # rows of 8 values, a scale and a bias
+    assert ranks == [[64, 0], [64, 32]]

@@ -125,3 +125,21 @@ def test_a_write_that_fails_half_way_is_seen_by_nobody_and_ends_writing():
         one.publish(fail)
     with pytest.raises(GraceError, match="convert or load the model again"), one.reading():
         pass
+
+
+def test_a_copy_that_fails_leaves_the_only_content_to_readers_and_writers():
+    room = []
+
+    def copy(pair: Pair) -> Pair:
+        if not room:
+            raise MemoryError("no room")
+        return pair.copy()
+
+    slots = Slots(Pair(), copy)
+    with pytest.raises(MemoryError):
+        slots.publish(add_one)
+    with slots.reading() as (pair, version):
+        assert (pair.a, pair.b, version) == (0, 0, 0)
+    room.append(True)
+    assert slots.publish(add_one) == 1
+    assert [(pair.a, pair.b) for pair in slots.contents] == [(1, 1), (1, 1)]
