@@ -73,7 +73,7 @@ def test_a_process_that_never_imported_the_package_computes_the_same(
 
 def test_only_stock_operators_are_inside(model_of, served_of):
     script = served_of(model_of(), target="torchscript").slots.contents[0].module
-    assert "grace" not in str(script.inlined_graph)
+    assert "grace::" not in str(script.inlined_graph)  # the folder may have the product's name
 
 
 def test_weighted_bags_keep_their_weights(collection_of, table_of, model_plan, batch_of):
