@@ -11,7 +11,6 @@ broke. Times are medians of interleaved rounds over rotating inputs; tables are 
 
 import argparse
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "triton_kernels")]  # runs without being i
 
 from bench.gpu_kernels import FORMATS, hostile, kernels  # noqa: E402
 from bench.gpu_overlap import graph, overlap, tiers  # noqa: E402
-from bench.gpu_run import DRY, FULL, Run, median_us, pinned  # noqa: E402
+from bench.gpu_run import Run, median_us, pinned, run_stages, started  # noqa: E402
 
 MOST_READS, ROWS_AT_A_TIME = 1 << 22, 16
 
@@ -125,15 +124,7 @@ STAGES: dict[str, tuple[tuple[Callable[[Run], None], float], ...]] = {  # least 
 
 def run_section(run: Run, section: str) -> bool:
     """Run the stages of a section; return whether every check said yes and no stage broke."""
-    for stage, needs_s in STAGES[section]:
-        if run.left_s() < needs_s:
-            run.say("left_out", what=f"{stage.__name__}: {run.left_s():.0f} s left")
-            continue
-        try:
-            stage(run)
-        except Exception as error:  # the lease is short: the other stages must still run
-            run.say("broken", what=stage.__name__, error=f"{type(error).__name__}: {error}"[:500])
-    return all(line.get("ok", True) and line["stage"] != "broken" for line in run.lines)
+    return run_stages(run, STAGES[section])
 
 
 def show(run: Run) -> None:
@@ -162,11 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder of results")
     parser.add_argument("--dry-run", action="store_true", help="tiny, in Triton's interpreter")
     options = parser.parse_args(arguments)
-    if options.dry_run != (os.environ.get("TRITON_INTERPRET") == "1"):
-        parser.error("--dry-run and TRITON_INTERPRET=1 go together")
-    if not options.dry_run and not torch.cuda.is_available():
-        parser.error("no GPU here; try TRITON_INTERPRET=1 with --dry-run")
-    run = Run(DRY if options.dry_run else FULL, options.budget, options.out)
+    run = started(parser, options)
     good = run_section(run, options.section)
     show(run)
     return 0 if good else 1

@@ -14,7 +14,6 @@ Shapes: B bags of P ids, D dimension, N items, R stored rows.
 
 import argparse
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +34,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 
 import grace_torchrec as grace  # noqa: E402
 from bench.gpu_data import Table, make_bags, make_table  # noqa: E402
-from bench.gpu_run import DRY, FULL, Run, median_us  # noqa: E402
+from bench.gpu_run import Run, median_us, run_stages, started  # noqa: E402
 from grace_kernels import cpu, ops  # noqa: E402
 from grace_torchrec.serve.cache_stats import cache_stats  # noqa: E402
 from grace_torchrec.serve.row_types import pack_rows  # noqa: E402
@@ -222,22 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=300, help="seconds")
     parser.add_argument("--out", type=Path, default=Path("gpu_check_fbgemm"), help="results")
     parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU")
-    options = parser.parse_args(arguments)
-    if options.dry_run != (os.environ.get("TRITON_INTERPRET") == "1"):
-        parser.error("--dry-run and TRITON_INTERPRET=1 go together")
-    if not options.dry_run and not torch.cuda.is_available():
-        parser.error("no GPU here; try TRITON_INTERPRET=1 with --dry-run")
-    run = Run(DRY if options.dry_run else FULL, options.budget, options.out)
-    for stage, needs_s in STAGES:
-        if run.left_s() < needs_s:
-            run.say("left_out", what=f"{stage.__name__}: {run.left_s():.0f} s left")
-            continue
-        try:
-            stage(run)
-        except Exception as error:  # the lease is short: the other stages must still run
-            run.say("broken", what=stage.__name__, error=f"{type(error).__name__}: {error}"[:500])
-    good = all(line.get("ok", True) and line["stage"] != "broken" for line in run.lines)
-    return 0 if good else 1
+    return 0 if run_stages(started(parser, parser.parse_args(arguments)), STAGES) else 1
 
 
 if __name__ == "__main__":

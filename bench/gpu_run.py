@@ -3,10 +3,12 @@
 Flow: gpu_check.py makes a *Run* -> the stages say results into it.  Needs torch only.
 """
 
+import argparse
 import json
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,6 +62,34 @@ class Run:
         print(text, flush=True)
         with self.file.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
+
+
+def started(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Run:
+    """Return the run that ``--dry-run``, ``--budget`` and ``--out`` ask for, or end with an error."""
+    if options.dry_run != (os.environ.get("TRITON_INTERPRET") == "1"):
+        parser.error("--dry-run and TRITON_INTERPRET=1 go together")
+    if not options.dry_run and not torch.cuda.is_available():
+        parser.error("no GPU here; try TRITON_INTERPRET=1 with --dry-run")
+    return Run(DRY if options.dry_run else FULL, options.budget, options.out)
+
+
+def run_stages(run: Run, stages: Iterable[tuple[Callable[[Run], None], float]]) -> bool:
+    """Run the stages that fit; return whether every check said yes and no stage broke.
+
+    Args:
+        run: Receives the results.
+        stages: Each with the least seconds that it needs.
+    """
+    for stage, needs_s in stages:
+        name = getattr(stage, "__name__", str(stage))
+        if run.left_s() < needs_s:
+            run.say("left_out", what=f"{name}: {run.left_s():.0f} s left")
+            continue
+        try:
+            stage(run)
+        except Exception as error:  # the lease is short: the other stages must still run
+            run.say("broken", what=name, error=f"{type(error).__name__}: {error}"[:500])
+    return all(line.get("ok", True) and line["stage"] != "broken" for line in run.lines)
 
 
 def median_us(sizes: Sizes, entrants: Mapping[Key, Callable[[int], Any]]) -> dict[Key, float]:

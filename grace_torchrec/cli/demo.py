@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 from grace_sharding.memory_files import memory_named
-from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.options import budget_option, hbm_bytes_option, progress_to_stderr
 from grace_torchrec.demo.job import run
 from grace_torchrec.demo.result import DemoResult
 from grace_torchrec.plans.plan import Plan, PlanOptions
@@ -40,14 +40,8 @@ GENERATED = (10_000, 12_000)  # items, bags
     show_default=True,
     help="Target machine that is modelled: a name, or a file of calibrate.",
 )
-@click.option("--hbm-bytes", type=int, help="HBM of the target; default: what the machine has.")
-@click.option(
-    "--budget",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Most sums, as a multiple of the rows.",
-)
+@hbm_bytes_option
+@budget_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

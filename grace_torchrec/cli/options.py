@@ -15,6 +15,17 @@ text_format_option = click.option(
     help="How to show it; markdown has all columns.",
 )
 
+hbm_bytes_option = click.option(
+    "--hbm-bytes", type=int, help="HBM for rows; default: what the machine has."
+)
+budget_option = click.option(
+    "--budget",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Most sums, as a multiple of the rows.",
+)
+
 
 @contextmanager
 def progress_to_stderr() -> Iterator[Callable[[str], None]]:

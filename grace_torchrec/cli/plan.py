@@ -8,7 +8,7 @@ import click
 from grace_sharding.memory_files import memory_named
 from grace_torchrec import api
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.options import budget_option, hbm_bytes_option, progress_to_stderr
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile
@@ -26,14 +26,8 @@ from grace_torchrec.traces.profile import Profile
 @click.option(
     "--memory", required=True, help="Machine that will serve: a name, or a file of calibrate."
 )
-@click.option("--hbm-bytes", type=int, help="HBM for rows; default: what the machine has.")
-@click.option(
-    "--budget",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Most sums, as a multiple of the rows.",
-)
+@hbm_bytes_option
+@budget_option
 @click.option(
     "--rewriting",
     type=click.Choice(["in_line", "ahead"]),

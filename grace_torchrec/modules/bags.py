@@ -9,7 +9,7 @@ Shapes: F features, B bags of each (the stride), L ids.
 import logging
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.cpu import first_misfit
@@ -156,10 +156,10 @@ def _checked_offsets_op(offsets: Tensor, lengths: Tensor | None, num_ids: int) -
     return offsets.clone()
 
 
-_LIBRARY = torch.library.Library("grace", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY = library.Library("grace", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMA = "checked_offsets(Tensor offsets, Tensor? lengths, int num_ids) -> Tensor"
 _LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]
 _LIBRARY.impl("checked_offsets", _checked_offsets_op, "CPU")  # type: ignore[no-untyped-call]
-torch.library.register_fake(
+library.register_fake(
     "grace::checked_offsets", lambda offsets, lengths, num_ids: offsets.clone(), lib=_LIBRARY
 )

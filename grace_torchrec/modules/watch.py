@@ -1,7 +1,7 @@
 """Watch: the freshness check of one module, ready for the next call.
 
 Flow: laid_out.py makes it, direct.py asks it in every forward.  It notices what
-:func:`~grace_torchrec.modules.freshness.require_fresh` does, and needs a tenth of the time: who was
+:func:`~grace_torchrec.modules.freshness.require_fresh` does, with less to look at: who was
 fresh when it was made is compared with what it was then.
 """
 

@@ -5,7 +5,7 @@ _split_ids.py and _merge.py (or _merge_weighted.py) do the two passes over a chu
 Meaning: reference.py (``rewrite_clusters_reference``) and reference_subsets.py, equal row by row.
 
 Weights, wide codes and subset codes are *rare*: functions here take None where a call has none of
-them. numba drops branches on None before it compiles, and with them half of the work of compiling.
+them. numba drops branches on None before it compiles, and with them a third of the work of compiling.
 """
 
 from collections.abc import Iterable
