@@ -3,7 +3,8 @@
 Flow: periods of bags -> the live part passes a TraceRecorder -> drift -> Refresher (plan, convert,
 proof, flip) -> the held-out fifth of the period judges: ``stale`` is the plan of the first period,
 ``rebuilt`` what the Refresher serves, ``fresh`` a plan from all live bags of this period (or of all
-periods so far, whichever cuts more), ``none`` the stock model.  Then the plan of one period from
+periods so far, whichever cuts more; nothing where those of this period are worth no sums), ``none``
+the stock model.  Then the plan of one period from
 samples of several sizes.  Generated: communities exchange items, then vanish, then come back.
 A real trace is cut by the marks of its split, in time.  Cuts are exact; nothing is timed.
 """
@@ -101,7 +102,7 @@ def drift(periods: Sequence[Period], settings: Settings) -> dict[str, Any]:
             "before": _cut(before, period.test), "outcome": record.outcome,
             "predicted": next(iter(record.predicted_cuts.values()), 0.0),
             "stale": _cut(first, period.test), "rebuilt": _cut(refresher.plan, period.test),
-            "fresh": max(fresh), "fresh_of_period": fresh[0], "fresh_of_all": fresh[1], "none": 0.0,
+            "fresh": max(fresh) if fresh[0] else 0.0, "fresh_of_period": fresh[0], "fresh_of_all": fresh[1], "none": 0.0,
         })  # fmt: skip
     return {
         "periods": rows,

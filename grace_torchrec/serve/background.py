@@ -3,16 +3,14 @@
 Flow: Refresher -> *in_background*, *Turns*.
 """
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.priority import lower_priority
 
 T = TypeVar("T")
-LOWEST = 19  # nice value
 
 
 def in_background(work: Callable[[], T]) -> T:
@@ -38,12 +36,6 @@ def in_background(work: Callable[[], T]) -> T:
     if raised:
         raise raised[0]
     return done[0]
-
-
-def lower_priority() -> None:
-    """Let the kernel prefer every other thread to this one, where it knows threads (Linux)."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
 
 
 class Turns:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+import numba
 from torch import nn
 
 from grace_sharding.memory_tiers import MemoryModel
@@ -105,6 +106,7 @@ class Refresher:
         self._missed: list[Delta] | None = None  # published since a rebuild read the rows
         self._version = 0  # of what is served, as far as deltas were published here
         self._turns: Turns | None = None
+        numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
 
     @property
     def served(self) -> nn.Module:

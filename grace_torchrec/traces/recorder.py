@@ -78,6 +78,7 @@ class TraceRecorder:
         self._half_bags, self._half_s, self._clock = half_life_bags, half_life_s, clock
         source = random.Random(seed)
         self._tables = {t.name: t for place in live_places(model) for t in place.tables}
+        self._names = tuple(self._tables)
         self._held = {
             name: Reservoir(max_bags, max_ids, share, random.Random(source.random()))
             for name in self._tables
@@ -149,7 +150,7 @@ class TraceRecorder:
                 return
             try:
                 for bags in bags_in((batch,), {}):
-                    self._offer(LiveBatch(bags), tuple(tables or self._tables))
+                    self._offer(LiveBatch(bags), self._names if tables is None else tuple(tables))
             finally:
                 self._one_at_a_time.release()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Snapshots: something is saved again and again by a thread of its own.
+"""Snapshots: something is saved again and again by a thread of its own, of the lowest priority.
 
 Flow: recorder -> *Snapshots* -> a folder that is whole at any time.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
+from grace_torchrec.priority import lower_priority
 
 
 class Snapshots:
@@ -49,6 +50,7 @@ class Snapshots:
 
     def _run(self) -> None:
         """Save in turns, and once more at the end."""
+        lower_priority()
         while True:
             is_last = self._closing.wait(self._interval_s)
             try:

@@ -110,12 +110,10 @@ def test_many_kills_at_random_leave_what_loads(writing, kind, tmp_path) -> None:
 @pytest.mark.parametrize("can_exchange", [True, False], ids=["exchange", "two renames"])
 def test_each_step_of_writing_may_be_the_last(writing, tmp_path, monkeypatch, can_exchange) -> None:
     (old, new), load, told = writing["profile"]
-    path, last = tmp_path / "p", 0
+    path, last, count = tmp_path / "p", 0, Steps()
     if not can_exchange:
         monkeypatch.setattr(artifact, "_exchange", lambda one, other: False)
-        monkeypatch.setattr(Path, "rename", stepping(Path.rename, count := Steps()))
-    else:
-        count = Steps()
+    monkeypatch.setattr(Path, "rename", stepping(Path.rename, count))
     for name in STEPS:
         monkeypatch.setattr(artifact, name, stepping(getattr(artifact, name), count))
     old.save(path)

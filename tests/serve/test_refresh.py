@@ -149,6 +149,7 @@ def test_a_refresh_follows_the_bags_and_the_answers_stay(first) -> None:
     assert record.predicted_cuts["sparse.t_item"] > record.live_cuts["sparse.t_item"] + 0.05
     assert list(record.seconds) == ["took the sample", "planned", "converted", "proved", "flipped"]
     assert record.as_dict()["bags"] == 600
+    assert refresher.drift().verdict == "too few bags"  # those of the plan do not judge it
     observe(recorder, WORLDS[1])
     assert refresher.drift().verdict == "fine"
     assert refresher.history == (record,)
