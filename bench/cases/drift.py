@@ -24,7 +24,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.candidates import METHODS
 from grace_torchrec.plans.make import make_plan
-from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.options import PlanOptions, Rewriting
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.serve.drift import live_cut
@@ -194,6 +194,13 @@ def _cut(plan: Plan | None, test: Trace) -> float:
 @click.option("--moved", type=click.FloatRange(0, 1), default=0.25, show_default=True)
 @click.option("--method", type=click.Choice(METHODS), multiple=True, default=("subsets",))
 @click.option(
+    "--rewriting",
+    type=click.Choice(("ahead", "in_line")),
+    default="ahead",
+    show_default=True,
+    help="How bags reach the model: a sum pays sooner where they come rewritten.",
+)
+@click.option(
     "--max-bags",
     type=click.IntRange(min=LEAST_BAGS),
     help="Default: 3/4 of a period; a trace: all.",
@@ -206,7 +213,7 @@ def _cut(plan: Plan | None, test: Trace) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     trace: Path | None, sizes: str | None, periods: int, moved: float, method: tuple[str, ...],
-    max_bags: int | None, half_life: float | None, seed: int, figure: Path | None, as_json: bool,
+    rewriting: Rewriting, max_bags: int | None, half_life: float | None, seed: int, figure: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Parse, measure, print."""
     if (trace is None) == (sizes is None):
@@ -220,12 +227,12 @@ def command(
         items, bags = _pair(sizes or "")
         parts = generated(items, bags, periods, moved, seed)
         most, half = bags * 3 // 4, bags / 8
-    options = PlanOptions(methods=method, lookup="fused")
+    options = PlanOptions(methods=method, rewriting=rewriting)
     settings = Settings(options, max_bags or most, half_life or half, seed)
     result = drift(parts, settings)
     result |= {"source": os.path.basename(trace or "") or f"generated {sizes}", "bar": BAR,
                "max_bags": settings.max_bags, "half_life_bags": settings.half_life_bags,
-               "methods": list(method), "moved": None if trace else moved}  # fmt: skip
+               "methods": list(method), "rewriting": rewriting, "moved": None if trace else moved}  # fmt: skip
     if figure is not None:
         drift_figure.draw(result, figure)
     emit(result, as_json, "drift")

@@ -134,13 +134,14 @@ class LiveBatch:
         piece = slice(int(self._ends[at]), int(self._ends[at + 1]))
         ids = self._ids[piece]
         weights = self._weights[piece] if table.is_weighted and self._weights is not None else None
-        if ids.size and int(ids.min()) == PADDING:
+        # Read as unsigned, one maximum tells ids below 0 too.
+        if ids.size and int(np.maximum.reduce(ids.view(f"u{ids.itemsize}"))) >= table.num_rows:
             kept = ids != PADDING
             ids, weights = ids[kept], None if weights is None else weights[kept]
-        if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= table.num_rows):
-            raise GraceError(
-                f"recorder: table {table.name!r} is asked for a row outside its {table.num_rows}"
-            )
+            if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= table.num_rows):
+                raise GraceError(
+                    f"recorder: table {table.name!r} is asked for a row outside its {table.num_rows}"
+                )
         if table.is_weighted and weights is None:
             raise GraceError(f"recorder: table {table.name!r} is weighted, the batch is not")
         return ids, weights
