@@ -124,11 +124,7 @@ class Refresher:
         return tuple(self._history)
 
     def drift(self) -> Drift | None:
-        """Compare the plan that is served with bags that came after it was made.
-
-        Returns:
-            None while the stock model is served.
-        """
+        """Compare the plan that is served, None if there is none, with bags since it was made."""
         plan = self.plan
         if plan is None:
             return None
@@ -185,8 +181,7 @@ class Refresher:
         Returns:
             The version of what is served; 0 while the stock model is.
 
-        Raises:
-            GraceError: the delta is refused; nothing was changed.
+        Errors are those of ``publish_delta``.
         """
         with self._deltas:
             served = self._place.served

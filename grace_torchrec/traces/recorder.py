@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from grace_torchrec.errors import GraceError
@@ -92,10 +91,8 @@ class TraceRecorder:
     @property
     def max_bytes(self) -> int:
         """Most bytes that the sample of all tables takes."""
-        return sum(
-            held.max_bags * BAG_BYTES + held.max_ids * _id_bytes(self._tables[name])
-            for name, held in self._held.items()
-        )
+        sizes = [(_id_bytes(self._tables[name]), held) for name, held in self._held.items()]
+        return sum(held.max_bags * BAG_BYTES + held.max_ids * size for size, held in sizes)
 
     @property
     def stats(self) -> RecorderStats:
@@ -203,12 +200,7 @@ class TraceRecorder:
         """Return self."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close."""
         self.close()
 
