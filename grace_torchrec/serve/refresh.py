@@ -174,14 +174,10 @@ class Refresher:
         """Give trained rows to what is served, also if a refresh that missed them is under way.
 
         The rows must be in the model already: later refreshes, and the fall-back, read them there.
-
-        Args:
-            delta: See ``grace_torchrec.publish_delta``.
+        Argument and errors are those of ``grace_torchrec.publish_delta``.
 
         Returns:
             The version of what is served; 0 while the stock model is.
-
-        Errors are those of ``publish_delta``.
         """
         with self._deltas:
             served = self._place.served
@@ -198,14 +194,20 @@ class Refresher:
             found = self._checked_drift() if when == "drift" else None
             verdict = found.verdict if found is not None else None
             if found is not None and verdict == "worse than none":
-                self._place.use_stock()
-                self._write_down(
-                    Steps(self._clock(), found), "stock", "worse than none on live bags"
-                )
+                self._fall_back(found)
             if when == "always" or self.plan is None or verdict in OVERDUE:
                 self._refresh(found)
         finally:
             self._one_refresh.release()
+
+    def _fall_back(self, found: Drift) -> None:
+        """Let the stock model answer at once."""
+        steps, reason = Steps(self._clock(), found), "worse than none on live bags"
+        try:
+            self._place.use_stock()
+            self._write_down(steps, "stock", reason)
+        except Exception as error:  # an engine without a stock model, or one that is closed
+            self._write_down(steps, "failed", reason, error)
 
     def _checked_drift(self) -> Drift | None:
         """Return the drift; an error is written down."""

@@ -195,6 +195,20 @@ def test_a_turn_leaves_what_is_fine_and_falls_back_at_once(first) -> None:
     assert refresher.served is model
 
 
+def test_an_engine_that_refuses_is_told_and_looked_at_again(first) -> None:
+    model, served = converted(first)
+    engine = Engine(served, model)
+    engine.use_stock = lambda on: (_ for _ in ()).throw(grace.NotSupported("no stock model"))
+    refresher, recorder = refresher_of(model, engine, served=served)
+    observe(recorder, APART)
+    refresher._turn("drift")
+    assert [record.outcome for record in refresher.history] == ["failed", "failed"]
+    assert all("no stock model" in record.error for record in refresher.history)
+    assert refresher.served is served
+    observe(recorder, WORLDS[1] * 3)
+    assert refresher.refresh_now().outcome == "flipped"
+
+
 def test_few_bags_refresh_nothing(first) -> None:
     model, served = converted(first)
     refresher, recorder = refresher_of(model, served, least_bags=150)
