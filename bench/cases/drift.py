@@ -2,9 +2,8 @@
 
 Flow: periods of bags -> the live part passes a TraceRecorder -> drift -> Refresher (plan, convert,
 proof, flip) -> the held-out fifth of the period judges: ``stale`` is the plan of the first period,
-``rebuilt`` what the Refresher serves, ``fresh`` a plan from all live bags of this period (or of all
-periods so far, whichever cuts more; nothing where those of this period are worth no sums), ``none``
-the stock model.  Then the plan of one period from
+``rebuilt`` what the Refresher serves, ``fresh`` a plan from all live bags, of this period where the
+world changes and of all periods so far where histories grow, ``none`` the stock model.  Then the plan of one period from
 samples of several sizes.  Generated: communities exchange items, then vanish, then come back.
 A real trace is cut by the marks of its split, in time.  Cuts are exact; nothing is timed.
 """
@@ -58,12 +57,21 @@ class Period(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How bags are sampled and plans made."""
+    """How bags are sampled and plans made.
+
+    Attributes:
+        options: Of all plans.
+        max_bags: Of the recorder.
+        half_life_bags: Of the recorder.
+        seed: Of all draws.
+        histories_grow: Later periods go on where earlier ones ended: ``fresh`` knows them all.
+    """
 
     options: PlanOptions
     max_bags: int
     half_life_bags: float | None
     seed: int
+    histories_grow: bool = False
 
 
 def drift(periods: Sequence[Period], settings: Settings) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def drift(periods: Sequence[Period], settings: Settings) -> dict[str, Any]:
             "before": _cut(before, period.test), "outcome": record.outcome,
             "predicted": next(iter(record.predicted_cuts.values()), 0.0),
             "stale": _cut(first, period.test), "rebuilt": _cut(refresher.plan, period.test),
-            "fresh": max(fresh) if fresh[0] else 0.0, "fresh_of_period": fresh[0], "fresh_of_all": fresh[1], "none": 0.0,
+            "fresh": fresh[settings.histories_grow], "fresh_of_period": fresh[0], "fresh_of_all": fresh[1], "none": 0.0,
         })  # fmt: skip
     return {
         "periods": rows,
@@ -228,7 +236,7 @@ def command(
         parts = generated(items, bags, periods, moved, seed)
         most, half = bags * 3 // 4, bags / 8
     options = PlanOptions(methods=method, rewriting=rewriting)
-    settings = Settings(options, max_bags or most, half_life or half, seed)
+    settings = Settings(options, max_bags or most, half_life or half, seed, trace is not None)
     result = drift(parts, settings)
     result |= {"source": os.path.basename(trace or "") or f"generated {sizes}", "bar": BAR,
                "max_bags": settings.max_bags, "half_life_bags": settings.half_life_bags,
