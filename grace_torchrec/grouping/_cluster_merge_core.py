@@ -98,7 +98,7 @@ def merge(
         if by_bits:
             bits_TW[token] = bits_TW[one] | bits_TW[other]
             num_touched = count_beside(
-                bits_TW[token], bits_TW, ends_T[:token] - starts_T[:token], sizes_T,
+                token, bits_TW, ends_T[:token] - starts_T[:token], sizes_T,
                 max_size - size, least, counts_T, touched_T,
             )  # fmt: skip
         else:

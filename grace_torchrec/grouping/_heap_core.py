@@ -20,19 +20,19 @@ HALF = 32
 LOWER_HALF = (1 << HALF) - 1
 
 
-@jit
+@jit(inline=True)
 def pack(one: int, other: int) -> Any:
     """Return the pair of two tokens as one number."""
     return (np.int64(max(one, other)) << HALF) | np.int64(min(one, other))
 
 
-@jit
+@jit(inline=True)
 def comes_first(key: float, pair: int, other_key: float, other_pair: int) -> bool:
     """Tell whether one entry leaves the heap before another."""
     return key > other_key or (key == other_key and pair < other_pair)
 
 
-@jit
+@jit(inline=True)
 def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
     """Add an entry; return the new size. The arrays must have room."""
     at = size
@@ -46,7 +46,7 @@ def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
     return size + 1
 
 
-@jit
+@jit(inline=True)
 def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> None:
     """Put another entry in the place of the first one."""
     at = 0
@@ -65,7 +65,7 @@ def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -
     keys[at], pairs[at] = key, pair
 
 
-@jit
+@jit(inline=True)
 def pop(keys: Floats, pairs: Int64s, size: int) -> int:
     """Remove the first entry; return the new size."""
     size -= 1
@@ -84,7 +84,7 @@ def with_room(keys: Floats, pairs: Int64s, size: int, more: int) -> tuple[Floats
     return wider_keys, wider_pairs
 
 
-@jit
+@jit(inline=True)
 def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> Any:
     """Return the key of a candidate; see ``set_merge.Rule``.
 
