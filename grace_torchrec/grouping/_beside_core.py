@@ -94,7 +94,8 @@ def bits_are_few(num_bags: int, num_tokens: int, num_ids: int) -> Any:
 def count_beside(
     token: int,
     bits_DW: Words,
-    lengths_T: Int64s,
+    starts_T: Int64s,
+    ends_T: Int64s,
     sizes_T: Int32s,
     room: int,
     least: int,
@@ -106,7 +107,8 @@ def count_beside(
     Args:
         token: The token.
         bits_DW: Bits of all tokens: row ``t`` has those of token ``t``.
-        lengths_T: Bags that hold each of these tokens.
+        starts_T: Start of each token's list of bags.
+        ends_T: Its end.
         sizes_T: Items of each token; 0 where it lives no more.
         room: Tokens of more items are left out.
         least: Tokens in fewer bags are left out, and those that share fewer.
@@ -117,8 +119,8 @@ def count_beside(
         How many tokens were touched.
     """
     num_touched = 0
-    for other in range(lengths_T.size):
-        if lengths_T[other] < least or sizes_T[other] == 0 or sizes_T[other] > room:
+    for other in range(token):
+        if ends_T[other] - starts_T[other] < least or sizes_T[other] == 0 or sizes_T[other] > room:
             continue
         count = count_shared(bits_DW, token, other)
         if count >= least:
