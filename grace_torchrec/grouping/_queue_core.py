@@ -155,7 +155,7 @@ def settled(queue: Any, more: int) -> Any:
     An empty heap (``queue.state_4[HEAP] == 0``) afterwards means an empty queue.
     """
     queue = _with_chunks(queue, more)
-    while queue.state_4[HEAP] == 0 and queue.state_4[CURRENT] > 0:
+    while queue.state_4[HEAP] == 0 and queue.state_4[FREE_CHUNKS] < queue.next_C.size:
         queue.state_4[CURRENT] -= 1
         bucket = queue.state_4[CURRENT]
         if queue.heads_G[bucket] >= 0:
