@@ -18,7 +18,7 @@ from grace_torchrec.grouping._heap_core import comes_first, pack, pop, push, rep
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-CHUNK = 16  # entries of a chunk
+CHUNK = 32  # entries of a chunk
 OFFSET = 8.0  # added to a key: buckets of low keys are 1/128 wide, and wider as keys grow
 SHIFT = 42  # mantissa bits that do not tell buckets apart: 1024 buckets each time a key doubles
 LOWEST = 1026 << 10  # bits of OFFSET above the shift
