@@ -92,7 +92,7 @@ class Refresher:
             raise GraceError(
                 f"Refresher: target is a {type(target).__name__}; give a Served, an engine or None"
             )
-        self._place = Place(model, target, served)
+        self._place = Place(model, target, served, recorder)
         plan = served.plan if served is not None else None
         self._options = options or (plan.options if plan is not None else PlanOptions())
         self._model, self._recorder, self._memory = model, recorder, memory

@@ -9,6 +9,7 @@ from torch import nn
 
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.serve.served import Served
+from grace_torchrec.traces.recorder import TraceRecorder
 
 
 @runtime_checkable
@@ -29,10 +30,13 @@ class Place:
         model: The stock model.
         target: An engine; a Served or None: whoever asks for ``answering`` serves it.
         served: What is served now; None: the stock model.
+        recorder: Follows what answers, where it is attached to it.
     """
 
-    def __init__(self, model: nn.Module, target: object, served: Served | None) -> None:
-        self._model = model
+    def __init__(
+        self, model: nn.Module, target: object, served: Served | None, recorder: TraceRecorder
+    ) -> None:
+        self._model, self._recorder = model, recorder
         self._engine = target if isinstance(target, Serves) else None
         self._served = served
 
@@ -57,10 +61,15 @@ class Place:
             self._engine.replace(served)
             if self._served is None:
                 self._engine.use_stock(False)
-        self._served = served
+        self._change(served)
 
     def use_stock(self) -> None:
         """Serve the stock model from the next batch on."""
         if self._engine is not None:
             self._engine.use_stock(True)
-        self._served = None
+        self._change(None)
+
+    def _change(self, served: Served | None) -> None:
+        """Note what answers now."""
+        old, self._served = self.answering, served
+        self._recorder.follow(old, self.answering)

@@ -34,6 +34,11 @@ class LiveTable:
     num_rows: int
     is_weighted: bool
 
+    @property
+    def id_bytes(self) -> int:
+        """Bytes of an id that is held, and of its weight."""
+        return (4 if self.num_rows <= 2**31 else 8) + (4 if self.is_weighted else 0)
+
 
 @dataclass(frozen=True, eq=False)
 class LivePlace:

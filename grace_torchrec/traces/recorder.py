@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.live_batches import LiveBatch, LiveTable, bags_in, live_places
@@ -85,19 +85,18 @@ class TraceRecorder:
         self._layouts: dict[tuple[tuple[str, ...], tuple[str, ...]], _Layout] = {}
         self._one_at_a_time = threading.Lock()
         self._losses = Losses()
-        self._hooks: list[Any] = []
-        self._snapshots: Snapshots | None = None
+        self._hooks, self._snapshots = list[Any](), cast(Snapshots | None, None)
 
     @property
     def max_bytes(self) -> int:
         """Most bytes that the sample of all tables takes."""
-        sizes = [(_id_bytes(self._tables[name]), held) for name, held in self._held.items()]
+        sizes = [(self._tables[name].id_bytes, held) for name, held in self._held.items()]
         return sum(held.max_bags * BAG_BYTES + held.max_ids * size for size, held in sizes)
 
     @property
     def stats(self) -> RecorderStats:
         """What was seen, kept and lost."""
-        sizes = [(_id_bytes(self._tables[name]), held) for name, held in self._held.items()]
+        sizes = [(self._tables[name].id_bytes, held) for name, held in self._held.items()]
         bags = sum(len(held.entries) for _, held in sizes)
         losses, written = self._losses, self._snapshots
         return RecorderStats(
@@ -129,13 +128,19 @@ class TraceRecorder:
             self._hooks.append(place.module.register_forward_pre_hook(hook, with_kwargs=True))
         return self
 
+    def follow(self, old: Any, new: Any) -> None:
+        """Go on with ``new`` where ``old`` is what is recorded by hooks."""
+        if self._hooks and self.model is old:
+            self.model = new
+            self.attach()
+
     def detach(self) -> None:
         """Record no more by hooks; what was sampled stays."""
         while self._hooks:
             self._hooks.pop().remove()
 
     def observe(self, batch: Any, tables: Iterable[str] | None = None) -> None:
-        """Let a batch pass by.  Never raises, and never waits for another thread.
+        """Let a batch pass by; never raises, and never waits for another thread.
 
         Args:
             batch: A KeyedJaggedTensor, or a batch rewritten ahead.
@@ -293,8 +298,3 @@ class TraceRecorder:
 
 
 _Layout = list[tuple[LiveTable, tuple[int, ...]]]
-
-
-def _id_bytes(table: LiveTable) -> int:
-    """Bytes of an id and its weight."""
-    return (4 if table.num_rows <= 2**31 else 8) + (4 if table.is_weighted else 0)

@@ -155,6 +155,29 @@ def test_a_refresh_follows_the_bags_and_the_answers_stay(first) -> None:
     assert refresher.history == (record,)
 
 
+def test_a_recorder_that_is_attached_to_what_is_served_follows(first) -> None:
+    model, served = converted(first)
+    clock = Clock()
+    recorder = TraceRecorder(served, max_bags=600, clock=clock)
+    refresher = Refresher(
+        model, served, recorder, grace.MemoryModel.named("h200"), OPTIONS,
+        example=(WORLDS[0][0],), clock=clock,
+    )  # fmt: skip
+    for batch in WORLDS[1]:
+        served(batch)
+    assert refresher.refresh_now().reason.startswith("0 bags")  # it is not attached yet
+    recorder.attach()
+    for batch in WORLDS[1]:
+        served(batch)
+    assert refresher.refresh_now().outcome == "flipped"
+    seen = recorder.stats.bags_seen
+    assert seen == 100 * len(WORLDS[1])
+    served(WORLDS[1][0])  # nobody's request any more
+    assert recorder.stats.bags_seen == seen
+    refresher.served(WORLDS[1][0])
+    assert recorder.stats.bags_seen == seen + 100
+
+
 def test_an_engine_is_told(first) -> None:
     model, served = converted(first)
     engine = Engine(served, model)
