@@ -121,6 +121,7 @@ def convert(
 def serve_bench(
     *args: str,
     served: str,
+    model: str = "",
     image: str = ".",
     cpu: int = 4,
     gpu: int = 0,
@@ -134,6 +135,7 @@ def serve_bench(
     Args:
         args: further options of grace-torchrec serve-bench, after --
         served: served folder, or a model as for convert
+        model: the model that a served folder was converted from
         image: image (or folder) that holds grace-torchrec and the caller's code
         cpu: processors
         gpu: GPUs
@@ -143,7 +145,7 @@ def serve_bench(
         mounts: mounts of the container, as for dist.ddp
     """
     given = provenance.of_served(served)
-    command = ["serve-bench", served, *args]
+    command = ["serve-bench", served, *(("--model", model) if model else ()), *args]
     return jobs.sub_command(command, given, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
 
 

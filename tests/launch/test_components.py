@@ -66,6 +66,12 @@ def test_a_job_runs_the_sub_command_with_the_options_after_the_dashes(folder):
     assert role.resource.gpu == 1
 
 
+def test_a_served_folder_is_measured_with_the_model_it_came_from(folder):
+    (role,) = components.serve_bench("--clients", "1", served="served", model="m:f").roles
+    wanted = "-m grace_torchrec serve-bench served --model m:f --clients 1"
+    assert role.args == shlex.split(wanted)
+
+
 def test_training_runs_under_torchrun_on_every_process(folder):
     app = components.train("--epochs", "2", script="train.py", j="2x4", env={"A": "1"})
     (role,) = app.roles
