@@ -20,7 +20,8 @@ MEMORY = {"hbm": "HBM", "host": "host memory"}
 def plan_figure(summary: PlanSummary) -> Any | None:
     """Return a figure of the tables that take longest; None where matplotlib is not installed.
 
-    Two bars a table: stock above, planned below, each with the time of both memories end to end.
+    A bar for each memory, stock above planned: the memories work side by side, so the longest bar
+    is the time.
     """
     if find_spec("matplotlib") is None:
         return None
@@ -28,37 +29,30 @@ def plan_figure(summary: PlanSummary) -> Any | None:
     tables = slowest[:MOST_TABLES]
     names = short_names([table.table for table in summary.tables])
     figure = import_module("matplotlib.figure").Figure(
-        figsize=(8, 1.6 + 0.45 * max(len(tables), 1)), layout="constrained"
+        figsize=(8, 1.8 + 0.6 * max(len(tables), 1)), layout="constrained"
     )
     axes = figure.subplots()
     for place, table in enumerate(tables):
-        _bars(axes, place, table)
+        for number, (label, time_s, colour) in enumerate(bars := _bars(table)):
+            offset = 0.8 * ((number + 0.5) / len(bars) - 0.5)
+            axes.barh(place + offset, time_s * 1e6, 0.7 / len(bars), color=colour, label=label)
     axes.set_yticks(range(len(tables)), [names[table.table] for table in tables])
-    axes.invert_yaxis()
+    axes.set_ylim(len(tables) - 0.5, -0.5)
     axes.set_xlabel("us that held-out bags keep a memory busy (modelled)")
     told = f"{summary.machine}: {summary.cut:.1%} of the row reads saved, "
     axes.set_title(f"{told}{summary.time_ratio:.2f} times as fast", loc="left")
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     if named:
-        axes.legend(named.values(), named.keys(), loc="lower right")
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=len(named))
     return figure
 
 
-def _bars(axes: Any, place: int, table: TableSummary) -> None:
-    """Draw the two bars of one table."""
-    ends = {"stock": 0.0, "planned": 0.0}
-    for part in table.tiers:
-        for what, time_s, colours in (
-            ("stock", part.stock_s, STOCK_COLOURS),
-            ("planned", part.time_s, COLOURS),
-        ):
-            if not time_s:
-                continue
-            label = f"{what}, {MEMORY.get(part.tier, part.tier)}"
-            offset = -0.2 if what == "stock" else 0.2
-            colour = colours.get(part.tier, "#555555")
-            axes.barh(
-                place + offset, time_s * 1e6, 0.36, left=ends[what], color=colour, label=label
-            )
-            ends[what] += time_s * 1e6
+def _bars(table: TableSummary) -> list[tuple[str, float, str]]:
+    """Return (label, seconds, colour) of each bar of one table, from above."""
+    stock = [(part.tier, "stock", part.stock_s, STOCK_COLOURS) for part in table.tiers]
+    planned = [(part.tier, "planned", part.time_s, COLOURS) for part in table.tiers]
+    return [
+        (f"{what}, {MEMORY.get(tier, tier)}", time_s or 0.0, colours.get(tier, "#555555"))
+        for tier, what, time_s, colours in (*stock, *planned)
+    ]
