@@ -41,10 +41,9 @@ def train(users: grace.Trace, epochs: int, out: str) -> None:
     share = users.take(torch.arange(rank, users.num_bags // ranks * ranks, ranks).numpy())
     given = [batch for epoch in range(epochs) for batch in batches(share, seed=epoch)]
     model = build_model(users.num_items)
-    first_epoch = given[: len(given) // epochs]
-    profile = grace.profile([batch.sparse_features for batch in first_epoch], model)
     optimize_in_backward(RowWiseAdagrad, model.model.sparse_arch.parameters(), {"lr": 0.05})
     model = DistributedModelParallel(model, device=cpu)
+    recorder = grace.TraceRecorder(model, max_bags=1 << 15).attach()
     dense = dict(in_backward_optimizer_filter(model.named_parameters())).values()
     pipeline = TrainPipelineSparseDist(model, torch.optim.Adam(dense, lr=0.002), cpu)
     writer, coming = SummaryWriter(f"{out}/tensorboard/rank-{rank}"), iter(given)
@@ -52,9 +51,11 @@ def train(users: grace.Trace, epochs: int, out: str) -> None:
         loss, logits, labels = pipeline.progress(coming)
         writer.add_scalar("loss/total", loss, step)
         writer.add_scalar("metric/auroc", binary_auroc(logits, labels.long()), step)
+        if step + 1 == len(given) // epochs:
+            recorder.detach()  # of each user once: the plan is judged on users it was not made from
     writer.close()
     checkpoint.save(model.state_dict(), checkpoint_id=f"{out}/checkpoint")
-    profile.save(f"{out}/profile-{rank}")
+    recorder.save(f"{out}/profile-{rank}")
 
 
 def main() -> None:
