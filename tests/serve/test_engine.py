@@ -1,6 +1,7 @@
 """An engine answers every request it accepted, with what the model answers to that request alone."""
 
 import asyncio
+import itertools
 import threading
 import time
 from concurrent.futures import CancelledError, Future, wait
@@ -197,11 +198,8 @@ def test_closing_answers_what_was_accepted_and_accepts_no_more() -> None:
     futures = [engine.submit(rows(k)) for k in range(5)]
     closing = threading.Thread(target=engine.close)
     closing.start()
-    while True:  # until the door is shut
-        try:
-            futures.append(engine.submit(rows(len(futures))))
-        except Rejected:
-            break
+    with pytest.raises(Rejected, match="closing"):
+        futures.extend(engine.submit(rows(k)) for k in itertools.count(5))  # until the door is shut
     model.free.set()
     closing.join(PATIENCE_S)
     assert all(future.done() for future in [first, *futures])
