@@ -19,7 +19,6 @@ from grace_torchrec.demo.batches import history_batches
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.loadtest.encoding import flat_answer
 from grace_torchrec.models.dlrm import history_dlrm
-from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.request_form import Alone, form_of
 from grace_torchrec.traces.split import split_bags
@@ -141,7 +140,7 @@ def converted(stock: nn.Module, batches: Sequence[Request], streams: int) -> nn.
         streams: Streams at most of one query.
     """
     profile = api.profile(batches, stock)
-    plan = api.plan(stock, profile, MemoryModel.named("cpu"), PlanOptions(lookup="fused"))
+    plan = api.plan(stock, profile, MemoryModel.named("cpu"))
     return convert(stock, plan, example=batches[0], streams=streams, row_dtype="table")
 
 

@@ -3,6 +3,7 @@
 Flow: checked bags, or a RewrittenBatch -> *DirectRows* -> pooled columns in one kernel call.
 A table batch on the CPU holds the rows of a table one after the other, without padding.  All rows
 of a table must be of one type: packed rows, whose sums are wider, are left to the table batches.
+Long bags of collections that were left stock go to :mod:`grace_torchrec.serve.plain_rows`.
 Shapes: F features, B bags of each, D dimension.
 """
 
@@ -20,6 +21,7 @@ from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
+from grace_torchrec.serve.plain_rows import PlainRows
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class DirectRows:
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
         self._by_position: dict[tuple[int, ...], FeatureRows] = {}
+        self._stock = PlainRows.of(self._plain, self._mean)
 
     @classmethod
     def of(cls, owner: "TableBatchCollection") -> "DirectRows | None":
@@ -93,6 +96,10 @@ class DirectRows:
             return ops_rows.pool_checked(self._rewritten, *parts, rewriter.labels)
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
         ids, offsets, weights, stride, positions = bags
+        if self._stock is not None and weights is None:
+            summed = self._stock(ids, offsets, stride, positions)
+            if summed is not None:
+                return summed
         laid_out = self._at(tuple(positions))
         pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
         try:
