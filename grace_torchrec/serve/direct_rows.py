@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.op_inputs import subset_tables
@@ -53,7 +53,7 @@ class DirectRows:
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
         self._by_position: dict[tuple[int, ...], FeatureRows] = {}
-        self._stock = PlainRows.of(self._plain, self._mean)
+        self._stock = PlainRows.of(owner.embedding_bag_configs(), plain, owner.is_weighted())
 
     @classmethod
     def of(cls, owner: "TableBatchCollection") -> "DirectRows | None":
@@ -96,10 +96,6 @@ class DirectRows:
             return ops_rows.pool_checked(self._rewritten, *parts, rewriter.labels)
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
         ids, offsets, weights, stride, positions = bags
-        if self._stock is not None and weights is None:
-            summed = self._stock(ids, offsets, stride, positions)
-            if summed is not None:
-                return summed
         laid_out = self._at(tuple(positions))
         pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
         try:
@@ -111,6 +107,14 @@ class DirectRows:
         except cpu.BadId as bad:
             raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
         return pooled
+
+    def as_stock(self, features: KeyedJaggedTensor) -> KeyedTensor | None:
+        """Return what a stock collection over the same rows returns, where that is the faster way.
+
+        Args:
+            features: Raw ids.
+        """
+        return None if self._stock is None else self._stock(features)
 
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need."""

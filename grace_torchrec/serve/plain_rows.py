@@ -1,71 +1,93 @@
-"""Plain rows: tables that store nothing beside them, read as the stock collection reads them.
+"""Plain rows: a collection that stores nothing beside its tables is read by a stock collection.
 
-Flow: checked bags of a collection that was left stock -> *PlainRows* -> pooled columns by torch's own
-``embedding_bag``, over the memory of fbgemm's table batches.
-A call for each feature costs more than one call of our lookup, but each id costs less where rows are
-in the caches, so it pays for long bags.  Derived: the limit was measured on one core of a server.
-Shapes: F features, B bags of each, L ids, N rows, D dimension.
+Flow: bags of a collection whose plan left every table stock -> *PlainRows*: TorchRec's own collection
+over the memory of fbgemm's table batches -> KeyedTensor.
+It costs more for each feature than one call of our lookup and less for each id where rows are in the
+caches, so it pays for long bags.  Derived: the limit was measured on one core of a server.
+Shapes: B bags of each feature, L ids, N rows, D dimension.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_kernels.cpu import first_misfit
 from grace_kernels.table_rows import TableRows
+from grace_torchrec.modules import _torchrec
+from grace_torchrec.modules.bags import ID_TYPES
 
-LONG_BAGS = 64  # ids of a feature, all bags of the batch together, from which on it pays
-SUM, MEAN = 0, 1
+LONG_BAGS = 64  # ids for each feature, all bags of a batch together, from which on it pays
+NO_LENGTHS = np.zeros(0, np.int64)
 
 
 class PlainRows:
-    """Serves float32 tables without sums and hot rows.
+    """Serves unweighted float32 tables without sums and hot rows.
 
     Args:
-        tables: Table of each feature.
-        mean: MEAN pooling, per feature.
+        configs: The tables, with the types of the stock collection.
+        weights: Table name -> rows ``[N, D]``.
     """
 
-    def __init__(self, tables: Sequence[TableRows], mean: Sequence[bool]) -> None:
-        self._rows = [torch.from_numpy(table.rows_ND) for table in tables]
-        self._modes = [MEAN if is_mean else SUM for is_mean in mean]
+    def __init__(
+        self, configs: Sequence[EmbeddingBagConfig], weights: Mapping[str, Tensor]
+    ) -> None:
+        held = {name: nn.Parameter(rows, requires_grad=False) for name, rows in weights.items()}
+        self._collection = _torchrec.adopt(configs, held, is_weighted=False).eval()
+        self._num_features = sum(len(config.feature_names) for config in configs)
 
     @classmethod
-    def of(cls, tables: Sequence[TableRows], mean: Sequence[bool]) -> "PlainRows | None":
+    def of(
+        cls, configs: Sequence[EmbeddingBagConfig], tables: Sequence[TableRows], is_weighted: bool
+    ) -> "PlainRows | None":
         """Return what serves the tables; None if one of them stores more, or in another type."""
         for table in tables:
-            if table.num_sums or table.hot_row_N.size or table.rows_ND.dtype != "float32":
+            if table.num_sums or table.hot_row_N.size or table.rows_ND.dtype != np.float32:
                 return None
-        return cls(tables, mean)
+        rows = [torch.from_numpy(table.rows_ND) for table in tables]
+        names = [config.name for config in configs]
+        return None if is_weighted else cls(configs, dict(zip(names, rows, strict=True)))
 
-    def __call__(
-        self, ids_L: Tensor, offsets: Tensor, stride: int, positions: Sequence[int]
-    ) -> Tensor | None:
-        """Return float32 ``[B, sum of D]``.
+    def __call__(self, features: KeyedJaggedTensor) -> KeyedTensor | None:
+        """Return what the stock collection returns.
 
         Args:
-            ids_L: Of all features of the batch, unweighted.
-            offsets: int64, bag ``b`` of the feature at position ``p`` is ``p * B + b``.
-            stride: Bags B of each feature.
-            positions: Of the features to look up, in output order.
+            features: Any bags.
 
         Returns:
-            None where it does not pay, or an id is outside its table or padding: our lookup knows
-            what to do with those.
+            None where it does not pay, or the batch holds what stock does not take: an id outside
+            its table, padding, lengths that do not fit.  Our lookup knows what to do with those.
         """
-        if not stride or ids_L.numel() < LONG_BAGS * len(positions):
+        ids = features.values()
+        if ids.numel() < LONG_BAGS * self._num_features or not self._is_usual(features, ids):
             return None
-        pooled = []
-        for rows_ND, mode, position in zip(self._rows, self._modes, positions, strict=True):
-            bounds = offsets[position * stride : (position + 1) * stride + 1]
-            first, last = int(bounds[0]), int(bounds[-1])
-            ids = ids_L[first:last]
-            if last > first:
-                low, high = ids.aminmax()
-                if int(low) < 0 or int(high) >= rows_ND.shape[0]:
-                    return None
-            bounds = bounds - first if first else bounds
-            bounds = bounds.to(ids.dtype)
-            found = torch.embedding_bag(rows_ND, ids, bounds, False, mode, include_last_offset=True)
-            pooled.append(found[0])
-        return torch.cat(pooled, dim=1)
+        try:
+            return self._collection(features)
+        except (RuntimeError, IndexError, KeyError, ValueError, TypeError):
+            return None
+
+    def _is_usual(self, features: KeyedJaggedTensor, ids: Tensor) -> bool:
+        """Tell bags whose parts fit together; stock does not look."""
+        if (
+            features.weights_or_none() is not None
+            or features.variable_stride_per_key()
+            or features.inverse_indices_or_none() is not None
+            or ids.dtype not in ID_TYPES
+            or not ids.is_cpu
+        ):
+            return False
+        lengths, given = features.lengths_or_none(), features.offsets_or_none()
+        if lengths is None and given is None:
+            return False
+        offsets = features.offsets()  # noted in the batch: the stock collection takes it from there
+        bounds = offsets.numpy()
+        told = NO_LENGTHS if lengths is None else lengths.reshape(-1).numpy()
+        if bounds.size != features.stride() * len(features.keys()) + 1:
+            return False
+        if offsets.dtype != torch.int64:
+            bounds = bounds.astype(np.int64)
+        misfit = first_misfit(bounds, told)
+        return bool(misfit < 0 and bounds[0] == 0 and bounds[-1] == ids.numel())

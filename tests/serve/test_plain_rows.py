@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torchrec import KeyedJaggedTensor
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.serve import plain_rows
 from grace_torchrec.serve.convert import convert
@@ -61,6 +62,17 @@ def test_long_bags_of_stock_collections_go_to_torch_and_those_with_sums_do_not(
     calls = len(taken)
     left_stock(clusters=((1, 2), (3, 4, 5)))[1](bags_of(0))
     assert len(taken) == calls
+
+
+def test_lengths_that_do_not_fit_are_refused_as_ever(left_stock) -> None:
+    _, served = left_stock()
+    bags = bags_of(2)
+    with pytest.raises(GraceError, match="lengths add up"):
+        served(KeyedJaggedTensor(KEYS, bags.values()[:-1], lengths=bags.lengths()))
+    offsets = bags.offsets().clone()
+    offsets[3] = offsets[4] + 1
+    with pytest.raises(GraceError, match="fall at bag"):
+        served(KeyedJaggedTensor(KEYS, bags.values(), offsets=offsets))
 
 
 @pytest.mark.parametrize(("bad_ids", "outside"), [("raise", 20), ("drop", 25), ("zero_row", -7)])
