@@ -71,6 +71,16 @@ def test_requests_that_come_while_the_worker_is_busy_are_computed_together() -> 
     assert [len(batch) for batch in model.batches] == [1, 3, 3, 5]
 
 
+def test_a_batch_of_empty_requests_never_reaches_the_model_without_rows() -> None:
+    model = Double()
+    with Engine(model) as engine:
+        first = held(engine, model)
+        futures = [engine.submit(rows()), engine.submit(rows())]
+        model.free.set()
+        assert results([first, *futures]) == [[200], [], []]
+    assert model.batches == [[100], [0]]
+
+
 def test_a_free_worker_serves_at_once_even_if_batches_may_grow() -> None:
     model = Double()
     with Engine(model, max_wait_ms=3_600_000) as engine:
