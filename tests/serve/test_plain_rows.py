@@ -73,6 +73,9 @@ def test_lengths_that_do_not_fit_are_refused_as_ever(left_stock) -> None:
     offsets[3] = offsets[4] + 1
     with pytest.raises(GraceError, match="fall at bag"):
         served(KeyedJaggedTensor(KEYS, bags.values(), offsets=offsets))
+    other = bags.lengths().flip(0)
+    with pytest.raises(GraceError, match="not two that differ"):  # stock would not notice
+        served(KeyedJaggedTensor(KEYS, bags.values(), lengths=other, offsets=bags.offsets()))
 
 
 @pytest.mark.parametrize(("bad_ids", "outside"), [("raise", 20), ("drop", 25), ("zero_row", -7)])
