@@ -87,7 +87,9 @@ def test_output_is_compared(blocks, run, folder):
 
 def test_commands_end_as_the_page_says(blocks, run, folder):
     run_text("```sh\ngrace-torchrec --version   # ours\n```\n", blocks, run, folder)
-    run_text("<!-- exits 2 -->\n\n```sh\ngrace-torchrec inspect nowhere\n```\n", blocks, run, folder)
+    run_text(
+        "<!-- exits 2 -->\n\n```sh\ngrace-torchrec inspect nowhere\n```\n", blocks, run, folder
+    )
     with pytest.raises(AssertionError, match="inspect nowhere"):
         run_text("```sh\ngrace-torchrec inspect nowhere\n```\n", blocks, run, folder)
     with pytest.raises(AssertionError, match="no command of ours"):
