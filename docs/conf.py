@@ -1,13 +1,23 @@
 """Settings of Sphinx for ``make docs``: Markdown pages, the furo theme, API pages from docstrings."""
 
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # public_names.py
 
 project = "grace-torchrec"
 author = "the authors of grace-torchrec"
 copyright = author  # Sphinx reads this name
 release = version = version_of("grace-torchrec")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "public_names",
+]
 exclude_patterns = ["figures/*.py"]
 nitpicky = True
 # Types of other libraries have no page here, and neither have our inner ones.
@@ -24,6 +34,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes stand in the text of their class
 
 # -- HTML
 html_theme = "furo"

@@ -1,7 +1,7 @@
 """Pages and their blocks: what is code on a page, and how it is run.
 
-Every block of a page stands between fences that name a language. A block runs unless the comment
-above it says why not. Comments of HTML are hidden where pages are read:
+A block stands between fences that name its language; of one that is indented it is guessed. A block
+runs unless the comment above it says why not. Comments of HTML are hidden where pages are read:
 
     <!-- setup ... -->        Python that runs before the next block and is not shown
     <!-- not run: REASON -->  the next block is not run
@@ -32,7 +32,6 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 RUNS = ("python", "sh", "setup")
-NEVER_RUNS = ("text", "diff", "json", "toml")
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 
 
@@ -43,7 +42,7 @@ class Block:
     Attributes:
         place: Page and line, for messages.
         line: Lines before its first line.
-        kind: Its language; ``setup`` for hidden Python, ``""`` where none is named.
+        kind: Its language; ``setup`` for hidden Python, ``""`` where fences name none.
         text: What stands in it.
         told: The comment above it.
     """
@@ -79,13 +78,28 @@ def blocks_of(page: Path) -> list[Block]:
                 blocks.append(Block(place, line, "setup", text, ""))
                 told = ""
         elif token.type in ("fence", "code_block"):
-            kind = token.info.strip()
+            kind = token.info.strip() if token.type == "fence" else guessed(token.content)
             if not kind.startswith("{"):  # a directive of Sphinx
                 blocks.append(Block(place, line, kind, token.content, told))
             told = ""
         elif token.type.endswith("_open") or token.type == "inline":
             told = ""
     return blocks
+
+
+def guessed(text: str) -> str:
+    """Return the language of an indented block."""
+    if re.match(r"(grace-torchrec|python3?|make|pip|pytest|torchx|[A-Z_]+=\w+) ", text):
+        return "sh"
+    if text.startswith(("+", "-")):
+        return "diff"
+    if re.match(r"(import|from) \w", text) or re.search(r"\bgrace\.\w+\(", text):
+        return "python"
+    try:
+        compile(text, "block", "exec")
+    except SyntaxError:
+        return "text"
+    return "python"
 
 
 def run_blocks(blocks: list[Block], names: dict[str, Any], soak: bool = False) -> int:

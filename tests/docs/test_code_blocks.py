@@ -103,7 +103,27 @@ def test_what_is_not_run_leaves_no_trace(blocks, run, folder):
         run_text(text, blocks, run, folder, soak=True)
 
 
-def test_indented_blocks_are_found(blocks, folder):
+def test_fences_without_a_language_are_found(blocks, folder):
     page = folder / "page.md"
-    page.write_text("words\n\n    import this\n", encoding="utf-8")
+    page.write_text("```\nimport this\n```\n", encoding="utf-8")
     assert [block.kind for block in blocks(page)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("import grace_torchrec as grace", "python"),
+        ("plan = grace.plan(model, .., x)", "python"),  # wrong, so it must run and be seen
+        ("a = 1", "python"),
+        ("grace-torchrec doctor", "sh"),
+        ("python -m bench lookup", "sh"),
+        ("TRITON_INTERPRET=1 python x.py", "sh"),
+        ("+import this", "diff"),
+        ("generated 10,000 items, 12,000 bags", "text"),
+        ("bags -> Trace", "text"),
+    ],
+)
+def test_the_language_of_indented_blocks_is_guessed(text, kind, blocks, folder):
+    page = folder / "page.md"
+    page.write_text(f"words\n\n    {text}\n", encoding="utf-8")
+    assert [block.kind for block in blocks(page)] == [kind]
