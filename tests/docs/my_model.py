@@ -6,7 +6,7 @@ from torchrec.models.dlrm import DLRM
 
 from grace_torchrec.traces.synthetic import generate
 
-NUM_ITEMS, DIM, BATCH = 600, 64, 128
+NUM_ITEMS, DIM, BATCH = 300, 64, 64
 
 
 def make():

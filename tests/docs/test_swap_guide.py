@@ -15,7 +15,7 @@ from torchrec.models.deepfm import SimpleDeepFMNN
 from grace_torchrec.traces.synthetic import generate
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "swap_guide.md"
-BAGS, BATCH = 800, 100
+BAGS, BATCH = 480, 60
 
 
 def collection(*tables, **options):
