@@ -39,6 +39,8 @@ napoleon_use_ivar = True  # attributes stand in the text of their class
 # -- HTML
 html_theme = "furo"
 html_title = "grace-torchrec"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sourcelink = False
 
