@@ -53,7 +53,7 @@ def test_shard_a_dlrm_answers_as_the_unsharded_model(tmp_path):
     assert "equal to the unsharded model within 1e-6 on both ranks: True" in printed
     document = (ROOT / "docs" / "ranks.md").read_text(encoding="utf-8")
     for line in printed.splitlines():
-        assert f"    {line}" in document
+        assert f"\n{line}\n" in document
     assert list(tmp_path.iterdir()) == []
 
 
