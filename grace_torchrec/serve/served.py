@@ -130,8 +130,11 @@ class Served(nn.Module):
         Args:
             batch: The model's positional arguments; bags may come rewritten.
         """
-        with self.slots.reading() as (served, _), torch.no_grad():
-            return served.module(*batch)
+        with self.slots.reading() as (served, _):
+            if not torch.is_grad_enabled():
+                return served.module(*batch)
+            with torch.no_grad():
+                return served.module(*batch)
 
     def answer(self, *batch: Any) -> Answer:
         """Return what the model returns, and the version of every row behind it."""
