@@ -9,6 +9,7 @@ a stored entry is its rank: a bitmap and a count for every 64 entries.
 Shapes: N items, C clusters, C1 = C + 1, M members, E entries, W words, R stored rows.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.sums.clusters import check_clusters, list_members, narrow
 
 WORD_BITS = 64
+SPLIT_TOGETHER = 256  # clusters whose masks are split at a time
+NEVER = 100  # parts: more than a mask has items
 MARK_BYTES = 8  # a word for ITEMS_A_WORD entries in grace_kernels.subset_tables
 Int64s = npt.NDArray[np.int64]
 
@@ -137,27 +140,49 @@ def subset_code(
 def _first_parts(starts_C1: Int64s, marks: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return the first part of every mask, so that all parts together are the fewest.
 
-    Clusters of one size go together: masks rise, so the best split of what is left is known.
+    Clusters of one size go together, and masks of as many items: what is left of a mask after its
+    first part has fewer, so its best split is known.
     """
     sizes_C = np.diff(starts_C1)
     parts_E = np.zeros(int(starts_C1[-1]), np.uint8)
-    for size in np.unique(sizes_C):
+    for size in np.unique(sizes_C).tolist():
         starts = starts_C1[:-1][sizes_C == size]
-        stored = marks[starts[:, None] + np.arange(size)].astype(bool)
-        costs = np.zeros((starts.size, size), np.int64)
-        for mask in range(1, int(size)):
-            low = mask & -mask
-            part = np.full(starts.size, low)
-            cost = 1 + costs[:, mask ^ low]
-            others = rest = mask ^ low
-            while rest:  # every subset with the lowest item and one more
-                better = stored[:, low | rest] & (1 + costs[:, others ^ rest] < cost)
-                part[better] = low | rest
-                cost[better] = 1 + costs[better, others ^ rest]
-                rest = (rest - 1) & others
-            costs[:, mask] = cost
-            parts_E[starts + mask] = part
+        splits = _splits(size.bit_length() - 1)
+        for first in range(0, starts.size, SPLIT_TOGETHER):
+            entries = np.arange(size)[:, None] + starts[first : first + SPLIT_TOGETHER]
+            # Parts times 256 and the number of a split: the smallest has the fewest, the first of equals.
+            reads = np.where(marks[entries] == 1, 1 << 8, NEVER << 8).astype(np.uint16)
+            reads[1 << np.arange(size.bit_length() - 1)] = 1 << 8  # one item is always there
+            costs, parts = np.zeros_like(reads), np.zeros(entries.shape, np.uint8)
+            for masks_K, parts_KP in splits:
+                cost = reads[parts_KP]
+                cost += costs[masks_K[:, None] ^ parts_KP]
+                cost += np.arange(parts_KP.shape[1], dtype=np.uint16)[:, None]
+                best = cost.min(axis=1)
+                parts[masks_K] = np.take_along_axis(parts_KP, (best & 255).astype(np.intp), axis=1)
+                costs[masks_K] = best & ~np.uint16(255)
+            parts_E[entries] = parts
     return parts_E
+
+
+@functools.cache
+def _splits(num_items: int) -> list[tuple[Int64s, Int64s]]:
+    """Return masks of one item, of two, ... (``[K]``) and what may be read first of each (``[K, P]``).
+
+    A first part holds the lowest item: that item alone, then the larger parts before the smaller.
+    """
+    found: dict[int, tuple[list[int], list[list[int]]]] = {}
+    for mask in range(1, 1 << num_items):
+        low = mask & -mask
+        others = rest = mask ^ low
+        parts = [low]
+        while rest:
+            parts.append(low | rest)
+            rest = (rest - 1) & others
+        masks, of_mask = found.setdefault(mask.bit_count(), ([], []))
+        masks.append(mask)
+        of_mask.append(parts)
+    return [(np.array(masks), np.array(of_mask)) for _, (masks, of_mask) in sorted(found.items())]
 
 
 def _tables(item_code_N: npt.NDArray[np.int32] | Int64s) -> tuple[Int64s, Int64s]:
