@@ -78,7 +78,9 @@ class KeptSchedule:
         if self.reason is not None:
             return single_stream(graph, costs, machine, self.reason)
         rank = {op: place for place, op in enumerate(self.order_n)}
-        early = any(rank[need] > rank[place] for place, op in enumerate(graph.ops) for need in op.needs)
+        early = any(
+            rank[need] > rank[place] for place, op in enumerate(graph.ops) for need in op.needs
+        )
         if early or max(self.stream_n, default=0) >= machine.streams:
             raise GraceError(
                 f"kept schedule of {graph.name!r}: is no order of its operators on "
