@@ -125,9 +125,10 @@ def _stats(document: Mapping[str, Any]) -> OpStats:
 
 def _kept(document: Mapping[str, Any]) -> KeptSchedule:
     """Return the schedule; JSON has lists where it has tuples."""
-    return KeptSchedule(
-        **{name: tuple(part) if isinstance(part, list) else part for name, part in document.items()}
-    )
+    parts: dict[str, Any] = {
+        name: tuple(part) if isinstance(part, list) else part for name, part in document.items()
+    }
+    return KeptSchedule(**parts)
 
 
 def _sha256(document: Mapping[str, Any]) -> str:
