@@ -90,7 +90,7 @@ def read_served(folder: Path) -> ServedDocument:
             document["arrays_checksum"],
             document["script_sha256"],
         )
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise GraceError(f"{file}: is not readable ({error}); save the model again") from error
     wrong = _wrong(found)
     if wrong:

@@ -87,7 +87,11 @@ class SubsetCode:
 
 
 def subset_code(
-    num_items: int, cluster_offsets_C1: Int64s, members_M: Int64s, entries_R: Int64s
+    num_items: int,
+    cluster_offsets_C1: Int64s,
+    members_M: Int64s,
+    entries_R: Int64s,
+    parts_E: npt.NDArray[np.uint8] | None = None,
 ) -> tuple[SubsetCode, Int64s, Int64s]:
     """Lay out the tables of all clusters and the stored subsets.
 
@@ -97,40 +101,47 @@ def subset_code(
         members_M: Item ids in slot order.
         entries_R: Entries ``start + mask`` to store, in any order; ``start`` is the sum of
             ``2 ** size`` over the clusters before.
+        parts_E: ``next_E`` of the code as it was; default: it is formed, which takes longest of all.
 
     Returns:
         (code, indptr ``[R + 1]``, items): the code and the items of each stored row.
 
     Raises:
         GraceError: a cluster is too small or too large or shares an item, an entry repeats, is
-            outside the tables, or is a mask of fewer than two items.
+            outside the tables, or is a mask of fewer than two items; parts are of other clusters.
     """
     sizes = check_clusters(num_items, cluster_offsets_C1, members_M)
     starts_C1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(1 << sizes)])
     slots = np.arange(members_M.size) - np.repeat(cluster_offsets_C1[:-1], sizes)
     code = np.full(num_items, -1, np.int64)
     code[members_M] = (np.repeat(starts_C1[:-1], sizes) << SLOT_BITS) | slots
-    entries = np.unique(entries_R)
-    if entries.size != entries_R.size:
+    entries = np.sort(entries_R)
+    if entries.size and np.diff(entries).min(initial=1) < 1:
         raise GraceError("stored sums: a subset is stored twice")
     if entries.size and not 0 <= entries[0] <= entries[-1] < starts_C1[-1]:
         raise GraceError("stored sums: a subset is of no cluster")
-    cluster_R = np.searchsorted(starts_C1, entries, side="right") - 1
-    masks_R = entries - starts_C1[cluster_R]
-    bits = (masks_R[:, None] >> np.arange(8)) & 1
-    if entries.size and bits.sum(axis=1).min() < 2:
+    cluster_R = np.repeat(np.arange(sizes.size), np.diff(np.searchsorted(entries, starts_C1)))
+    masks_R = (entries - starts_C1[cluster_R]).astype(np.uint8)
+    bits_R8 = np.unpackbits(masks_R[:, None], axis=1, bitorder="little")
+    num_items_R = bits_R8.sum(axis=1, dtype=np.int64)
+    if entries.size and num_items_R.min() < 2:
         raise GraceError("stored sums: a subset has fewer than two items")
-    row, slot = np.nonzero(bits)
-    items = members_M[cluster_offsets_C1[cluster_R[row]] + slot]
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(bits.sum(axis=1))])
+    place = np.flatnonzero(bits_R8)
+    first_R = cluster_offsets_C1[cluster_R]
+    items = members_M[first_R[place >> 3] + (place & 7)]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(num_items_R)])
     words = -(-int(starts_C1[-1]) // WORD_BITS)
     marks = np.zeros(words * WORD_BITS, np.uint8)
     marks[entries] = 1
     stored_W = np.packbits(marks, bitorder="little").view(np.uint64)
     ones = marks.reshape(words, WORD_BITS).sum(axis=1, dtype=np.int64)
+    if parts_E is None:
+        parts_E = _first_parts(starts_C1, marks)
+    elif parts_E.dtype != np.uint8 or parts_E.shape != (int(starts_C1[-1]),):
+        raise GraceError("stored sums: the parts of masks are those of other clusters")
     made = SubsetCode(
         narrow(code, int(starts_C1[-1])),
-        _first_parts(starts_C1, marks),
+        parts_E,
         stored_W,
         (np.cumsum(ones) - ones).astype(np.int32),
     )
@@ -197,13 +208,15 @@ def _tables(item_code_N: npt.NDArray[np.int32] | Int64s) -> tuple[Int64s, Int64s
 def _check_parts(
     next_E: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8], starts: Int64s, sizes: Int64s
 ) -> None:
-    """Refuse a table with a part that is outside its mask or is several items and not stored."""
+    """Refuse a table with a part that is not of its mask's lowest item, is outside it or not stored."""
+    if next_E[starts].any():
+        raise GraceError("stored sums: the table splits a mask of no items")
     for size in np.unique(sizes):
         masks = np.arange(1, 1 << size)
         entries = starts[sizes == size][:, None]
         parts = next_E[entries + masks].astype(np.int64)
         single = parts & (parts - 1) == 0
-        if ((parts == 0) | (parts & ~masks != 0)).any() or not (
+        if ((parts & masks & -masks == 0) | (parts & ~masks != 0)).any() or not (
             single | (marks[entries + parts] == 1)
         ).all():
             raise GraceError("stored sums: the table splits a mask into what is not stored")
