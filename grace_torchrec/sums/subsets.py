@@ -209,14 +209,18 @@ def _check_parts(
     next_E: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8], starts: Int64s, sizes: Int64s
 ) -> None:
     """Refuse a table with a part that is not of its mask's lowest item, is outside it or not stored."""
-    if next_E[starts].any():
-        raise GraceError("stored sums: the table splits a mask of no items")
-    for size in np.unique(sizes):
-        masks = np.arange(1, 1 << size)
-        entries = starts[sizes == size][:, None]
-        parts = next_E[entries + masks].astype(np.int64)
-        single = parts & (parts - 1) == 0
-        if ((parts & masks & -masks == 0) | (parts & ~masks != 0)).any() or not (
-            single | (marks[entries + parts] == 1)
-        ).all():
-            raise GraceError("stored sums: the table splits a mask into what is not stored")
+    ends = np.cumsum(1 << sizes)
+    first_E = np.repeat(ends - (1 << sizes), 1 << sizes)
+    start_E = np.repeat(starts, 1 << sizes)
+    masks = (np.arange(first_E.size) - first_E).astype(np.uint8)
+    parts = next_E[: masks.size]
+    if not np.array_equal(starts[1:], ends[:-1]) or starts[:1].any():  # tables with gaps between
+        parts = next_E[start_E + masks]
+    lowest_is_left = (parts & masks & -masks) == 0
+    several = np.flatnonzero(parts & (parts - np.uint8(1)))
+    if (
+        (lowest_is_left != (masks == 0)).any()
+        or (parts & ~masks).any()
+        or not marks[start_E[several] + parts[several]].all()
+    ):
+        raise GraceError("stored sums: the table splits a mask into what is not stored")
