@@ -4,6 +4,7 @@ Run it: ``python examples/shard_a_dlrm.py``; it starts two processes that talk o
 """
 
 import tempfile
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -41,6 +42,7 @@ def batch(trace: grace.Trace, number: int) -> KeyedJaggedTensor:
 
 def serve(rank: int, folder: str) -> None:
     """What every rank does: swap, shard, load, rebuild, answer."""
+    warnings.simplefilter("ignore", FutureWarning)  # of calls that TorchRec itself makes
     meeting = f"file://{folder}/meeting-point"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
     plan = grace.Plan.load(f"{folder}/plan")
