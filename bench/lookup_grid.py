@@ -8,7 +8,6 @@ when two of the three runs say so.  Losing cells are printed like winning ones.
 
 import gc
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import click
 
+from bench.kept_cells import add_cell, key_of, read_cells
 from bench.measure import machine
 
 DIMS, POOLINGS, BATCHES, THREADS, SAVED = (64, 128, 256), (30, 60, 145), (64, 512, 4096), (1, 2), (0.13, 0.25, 0.40)  # fmt: skip
@@ -38,7 +38,7 @@ class Cell:
     @property
     def key(self) -> str:
         """What tells cells apart, also in the file."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return key_of(asdict(self))
 
     def __str__(self) -> str:
         """One line for people."""
@@ -66,21 +66,18 @@ def run_grid(
         traces: Traces whose cells follow the shapes.
         out: File of one JSON object per line; cells are added as they are finished.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     commit = str(machine()["commit"])
-    finished = _read(out, commit)
+    finished = read_cells(out, commit)
     wanted = list(cells(traces))
     left = [cell for cell in wanted if cell.key not in finished]
     start = time.perf_counter()
-    with out.open("a", encoding="utf-8") as file:
-        for number, cell in enumerate(left):
-            runs = _runs(measure, cell)
-            finished[cell.key] = {"cell": asdict(cell), "commit": commit, "runs": runs}
-            file.write(json.dumps(finished[cell.key]) + "\n")
-            file.flush()
-            each = (time.perf_counter() - start) / (number + 1)
-            minutes = each * (len(left) - number - 1) / 60
-            click.echo(f"{_line(cell, runs)}  [{len(left) - number - 1} left, {minutes:.0f} min]", err=True)  # fmt: skip
+    for number, cell in enumerate(left):
+        runs = _runs(measure, cell)
+        finished[cell.key] = {"cell": asdict(cell), "commit": commit, "runs": runs}
+        add_cell(out, finished[cell.key])
+        each = (time.perf_counter() - start) / (number + 1)
+        minutes = each * (len(left) - number - 1) / 60
+        click.echo(f"{_line(cell, runs)}  [{len(left) - number - 1} left, {minutes:.0f} min]", err=True)  # fmt: skip
     results = [(cell, finished[cell.key]["runs"]) for cell in wanted]
     losing = [_line(cell, runs) for cell, runs in results if _loses(runs)]
     ratios = sorted(_forward(runs[0]) for _, runs in results)
@@ -126,17 +123,3 @@ def _line(cell: Cell, runs: list[dict[str, Any]]) -> str:
     parts = [f"{name} {ratios[name]['stock_ebc']['median']:.2f}" for name in ("fused", "ahead")]
     tried = " ".join(f"{_forward(run):.2f}" for run in runs)
     return f"{cell}: {runs[0]['mode']}, forward {tried}; {', '.join(parts)}"
-
-
-def _read(out: Path, commit: str) -> dict[str, dict[str, Any]]:
-    """Return the cells of a file that this commit finished; a line that was cut off does not count."""
-    found: dict[str, dict[str, Any]] = {}
-    if out.is_file():
-        for line in out.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if entry.get("commit") == commit:  # other code, other figures
-                found[json.dumps(entry["cell"], sort_keys=True)] = entry
-    return found

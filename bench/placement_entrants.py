@@ -27,6 +27,7 @@ SIZES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)  # of the capacity
 Refit = Callable[[], StoredSums]
 
 
+@cache
 def nothing(split: Split) -> list[Entrant]:
     """Rows only."""
     held = Held(Stored.nothing())
@@ -38,7 +39,7 @@ def of_space(split: Split, budget: int, seed: int) -> list[Entrant]:
     entrants = []
     for rows in _sizes(budget):
         held = Held(space.fit(split.fit, rows))
-        refit = partial(_space, split.train, rows)
+        refit = cache(partial(_space, split.train, rows))
         entrants.append(Entrant(f"sums={rows}", held, refit))
     return entrants
 
@@ -51,7 +52,7 @@ def of_clusters(fitted: Sequence[tuple[str, StoredSums, Refit]], whole: bool) ->
         whole: A cluster with its plain rows is one unit; else every row is.
     """
     return [
-        Entrant(label, _held(sums, whole), partial(_held_of, refit, whole))
+        Entrant(label, _held(sums, whole), cache(partial(_held_of, refit, whole)))
         for label, sums, refit in fitted
         if sums.num_sums
     ]

@@ -61,8 +61,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
                 f"{_short(row['items'])} items\n{_short(row['users'])} users",
                 (row["ids"], row["peak_mb"] / 1024),
                 textcoords="offset points",
-                xytext=(-6, 4),
-                ha="right",
+                xytext=(4, 14) if row is rows[0] else (-6, 4),  # beside the axis there is no room
+                ha="left" if row is rows[0] else "right",
                 fontsize=7,
             )
         for axes in (seconds, memory):

@@ -8,6 +8,7 @@ Shapes: N items, R sums, B test bags, P rows read.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -181,8 +182,9 @@ def _batch_ids(offsets_B1: Ints) -> Ints:
     return np.add.reduceat(lengths_B, np.arange(0, max(lengths_B.size, 1), BATCH))
 
 
+@cache
 def _judged(split: Split, held: Held) -> tuple[Rungs, Outlook, Outlook]:
-    """Learn on the fit bags and judge on the validation bags."""
+    """Learn on the fit bags and judge on the validation bags, once for all machines."""
     num_items, num_rows = split.fit.num_items, split.fit.num_items + held.stored.num_sums
     counted = np.bincount(held.stored.rewrite(split.fit).rows, minlength=num_rows)
     bags = held.stored.rewrite(split.validation)

@@ -9,6 +9,7 @@ percentile of the times of batches of 512 bags, as a ratio too: more is better.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ import click
 import numpy as np
 
 from bench import placement_entrants as entrants
+from bench.kept_cells import Cell
+from bench.placement_grid import as_markdown, run_grid
 from bench.rivals import pair_oracle
 from bench.rivals.lru import lru_found
 from bench.run import emit
 from bench.stored import Stored
 from bench.two_memories import Entrant, Figures, Served, figures, serve, served
 from grace_sharding.memory_tiers import MemoryModel, Tier
-from grace_torchrec.plans.candidates import Bags, judge_all
+from grace_torchrec.plans.candidates import Bags, Choice, judge_all
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
@@ -87,22 +90,25 @@ def _run(
     if name == "ours":
         return figures(_ours(splits, rows, capacity, beta), splits, beta)
     budgets = [int(capacity * split.test.num_items) for split in splits]
-    if name in CLUSTERS:
-        fitted = [
-            CLUSTERS[name](split, most, seed) for split, most in zip(splits, budgets, strict=True)
-        ]
-        ways = [[entrants.of_clusters(one, whole) for one in fitted] for whole in (False, True)]
-    elif name == "space":
-        ways = [
-            [
-                entrants.of_space(split, most, seed)
-                for split, most in zip(splits, budgets, strict=True)
-            ]
-        ]
-    else:
-        ways = [[[] for _ in splits]]
+    found = [_ways(name, split, most, seed) for split, most in zip(splits, budgets, strict=True)]
+    ways = [list(way) for way in zip(*found, strict=True)]
     tried = [_served(splits, way, rows, beta) for way in ways]
     return max(tried, key=lambda one: one.throughput)
+
+
+@cache
+def _ways(name: str, split: Split, most: int, seed: int) -> list[list[Entrant]]:
+    """Fit a method to one table, in every way it may be placed; no machine is looked at yet."""
+    if name in CLUSTERS:
+        fitted = CLUSTERS[name](split, most, seed)
+        return [entrants.of_clusters(fitted, whole) for whole in (False, True)]
+    return [entrants.of_space(split, most, seed) if name == "space" else []]
+
+
+@cache
+def _choice(split: Split, options: PlanOptions) -> Choice:
+    """Judge what a table could store, once for all machines."""
+    return judge_all(Bags(split.train, split.fit, split.validation), options)
 
 
 def _served(
@@ -142,7 +148,7 @@ def _ours(splits: Sequence[Split], rows: int, capacity: float, beta: float) -> l
     for number, split in enumerate(splits):
         num_rows, names = split.test.num_items, (f"f{number}",)
         specs.append(TableSpec("", f"t{number}", num_rows, DIM, "fp32", "sum", names, False))
-        choices.append(judge_all(Bags(split.train, split.fit, split.validation), options))
+        choices.append(_choice(split, options))
     maps = 4 * sum(spec.num_rows for spec in specs)
     tiers = (
         Tier("hbm", rows * specs[0].row_bytes + maps, 1e12),
@@ -186,6 +192,15 @@ def _ours(splits: Sequence[Split], rows: int, capacity: float, beta: float) -> l
     multiple=True,
     help="Entrants to run (default: all).",
 )
+@click.option(
+    "--grid",
+    "out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Every beta and capacity, each trace and mixtures of 2, 4 and 8; kept here, resumed.",
+)
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the grid's tables."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     traces: tuple[Path, ...],
@@ -193,9 +208,24 @@ def command(
     capacity: float,
     seed: int,
     only: tuple[str, ...],
+    out: Path | None,
+    markdown: Path | None,
     as_json: bool,
 ) -> None:
     """Parse, measure, print."""
+    if out is not None:
+        read = cache(lambda trace: split_bags(read_npz(trace), seed))
+
+        def measure(cell: Cell) -> dict[str, Any]:
+            """One cell of the grid; what was fitted for another machine is not fitted again."""
+            tables = [read(path) for path in cell["traces"]]
+            return placement(tables, cell["beta"], cell["capacity"], seed, cell["entrants"])
+
+        result = run_grid(measure, traces, only or ENTRANTS, out)
+        if markdown is not None:
+            markdown.write_text(as_markdown(result["cells"]), encoding="utf-8")
+        emit(result, as_json, "placement")
+        return
     splits = [split_bags(read_npz(trace), seed) for trace in traces]
     result = placement(splits, beta, capacity, seed, only or ENTRANTS)
     given = {"traces": [trace.stem for trace in traces], "beta": beta, "capacity": capacity}

@@ -19,7 +19,7 @@ Int64s = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
-@jit
+@jit(inline=True)
 def replace(
     offsets_B1: Int64s,
     tokens_L: Int32s,
@@ -59,7 +59,7 @@ def replace(
                 touched_T[num_touched] = tokens_L[at]
                 num_touched += counts_T[tokens_L[at]] == 0
                 counts_T[tokens_L[at]] += 1
-        fill_B[bag] -= _put(tokens_L[offsets_B1[bag] : fill_B[bag]], one, other, token)
+        fill_B[bag] -= _put(tokens_L, offsets_B1[bag], fill_B[bag], one, other, token)
     if walked > token:  # then looking at every counter once is less than at every step
         for beside in range(token):
             touched_T[num_touched] = beside
@@ -68,19 +68,17 @@ def replace(
     return num_touched
 
 
-@jit
-def _put(tokens: Int32s, one: int, other: int, token: int) -> bool:
-    """Put a token for one or both of two tokens of a bag; tell whether the bag is one shorter."""
-    place = -1
-    for at in range(tokens.size):
-        if tokens[at] != one and tokens[at] != other:
-            continue
-        if place >= 0:
-            tokens[at] = tokens[tokens.size - 1]
-            return True
-        tokens[at] = token
-        place = at
-    return False
+@jit(inline=True)
+def _put(tokens_L: Int32s, start: int, end: int, one: int, other: int, token: int) -> Any:
+    """Put a token for one or both of two tokens of a bag; return how much shorter the bag is."""
+    places = 0
+    for at in range(start, end):
+        if tokens_L[at] == one or tokens_L[at] == other:
+            tokens_L[at] = token if places == 0 else tokens_L[end - 1]
+            places += 1
+            if places == 2:
+                break
+    return places >> 1
 
 
 @jit
@@ -94,9 +92,10 @@ def bits_are_few(num_bags: int, num_tokens: int, num_ids: int) -> Any:
 
 @jit
 def count_beside(
-    token_W: Words,
+    token: int,
     bits_DW: Words,
-    lengths_T: Int64s,
+    starts_T: Int64s,
+    ends_T: Int64s,
     sizes_T: Int32s,
     room: int,
     least: int,
@@ -106,9 +105,10 @@ def count_beside(
     """Count what stands in the bags of a token by bits; :func:`replace` does so by walking them.
 
     Args:
-        token_W: Bits of the token.
-        bits_DW: Bits of the tokens it is counted with: row ``t`` has those of token ``t``.
-        lengths_T: Bags that hold each of these tokens.
+        token: The token.
+        bits_DW: Bits of all tokens: row ``t`` has those of token ``t``.
+        starts_T: Start of each token's list of bags.
+        ends_T: Its end.
         sizes_T: Items of each token; 0 where it lives no more.
         room: Tokens of more items are left out.
         least: Tokens in fewer bags are left out, and those that share fewer.
@@ -119,10 +119,10 @@ def count_beside(
         How many tokens were touched.
     """
     num_touched = 0
-    for other in range(lengths_T.size):
-        if lengths_T[other] < least or sizes_T[other] == 0 or sizes_T[other] > room:
+    for other in range(token):
+        if ends_T[other] - starts_T[other] < least or sizes_T[other] == 0 or sizes_T[other] > room:
             continue
-        count = count_shared(token_W, bits_DW[other])
+        count = count_shared(bits_DW, token, other)
         if count >= least:
             counts_T[other] = count
             touched_T[num_touched] = other

@@ -5,25 +5,29 @@ change while both live: a candidate is exact from its birth until one of the two
 Shapes: B bags, N items, T = 2 N tokens (items, then clusters in order of birth), L ids.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
-from grace_torchrec.grouping._heap_core import (
-    HALF,
-    LOWER_HALF,
-    first_candidates,
-    pack,
-    pop,
-    push,
-    with_room,
+from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack
+from grace_torchrec.grouping._queue_core import (
+    HEAP,
+    add,
+    drop_first,
+    first_queue,
+    is_settled,
+    settled,
 )
 from grace_torchrec.grouping._token_core import set_bits, unite
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+TOKEN, FREE = 0, 1  # places in ``state_2``: the next token, the end of the lists
 
 
 @jit
@@ -68,9 +72,7 @@ def merge(
     sizes_T[:num_items] = 1
     parent_T = np.arange(num_tokens).astype(np.int32)
     born_T = np.zeros(num_items, np.float64)  # the value of two items is their count
-    keys, pairs, heap = first_candidates(
-        partners_NK, counts_NK, sizes_T, born_T, max_size, 0.0, 0.0, 0.0
-    )
+    queue = first_queue(partners_NK, counts_NK, sizes_T, born_T, max_size, 0.0, 0.0, 0.0)
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     values_T = np.empty(num_tokens, np.float64)
     num_bags = offsets_B1.size - 1
@@ -79,40 +81,17 @@ def merge(
     if by_bits:
         for item in range(num_items):
             set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
-    token, free = num_items, bags_L.size
-    while heap > 0:
-        one, other = pairs[0] >> HALF, pairs[0] & LOWER_HALF
-        heap = pop(keys, pairs, heap)
-        size = sizes_T[one] + sizes_T[other]
-        if sizes_T[one] == 0 or sizes_T[other] == 0 or size > max_size:
-            continue
-        ones, others = lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]]
-        if free + ones.size + others.size > lists.size:
-            longer = np.empty(2 * lists.size + ones.size + others.size, np.int32)
-            longer[:free] = lists[:free]
-            lists = longer
-        length = unite(ones, others, lists[free:])
-        starts_T[token], ends_T[token] = free, free + length
-        sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
-        parent_T[one], parent_T[other] = token, token
-        if by_bits:
-            bits_TW[token] = bits_TW[one] | bits_TW[other]
-            num_touched = count_beside(
-                bits_TW[token], bits_TW, ends_T[:token] - starts_T[:token], sizes_T,
-                max_size - size, least, counts_T, touched_T,
-            )  # fmt: skip
-        else:
-            num_touched = replace(
-                offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token,
-                counts_T, touched_T,
-            )  # fmt: skip
-        free += length
-        keys, pairs = with_room(keys, pairs, heap, num_touched)
-        heap = _push_best(
-            keys, pairs, heap, token, touched_T[:num_touched], counts_T, sizes_T, max_size, least,
-            num_kept, values_T,
+    state_2 = np.array([num_items, bags_L.size])
+    while True:
+        queue = settled(queue, num_tokens)
+        if queue.state_4[HEAP] == 0:
+            break
+        if state_2[FREE] + 2 * num_bags > lists.size:
+            lists = _longer(lists, state_2[FREE], 2 * num_bags)
+        _merge_while_room(
+            queue, offsets_B1, tokens_L, fill_B, lists, starts_T, ends_T, sizes_T, parent_T,
+            bits_TW, counts_T, touched_T, values_T, state_2, by_bits, max_size, least, num_kept,
         )  # fmt: skip
-        token += 1
     cluster_N = np.empty(num_items, np.int32)
     for item in range(num_items):
         root = item
@@ -123,33 +102,93 @@ def merge(
 
 
 @jit
-def _push_best(
-    keys: Floats,
-    pairs: Int64s,
-    heap: int,
+def _longer(lists: Int32s, used: int, more: int) -> Int32s:
+    """Return the lists with room for ``more`` entries, and as much again as there was."""
+    longer = np.empty(2 * lists.size + more, np.int32)
+    longer[:used] = lists[:used]
+    return longer
+
+
+@jit
+def _merge_while_room(
+    queue: Any,
+    offsets_B1: Int64s,
+    tokens_L: Int32s,
+    fill_B: Int64s,
+    lists: Int32s,
+    starts_T: Int64s,
+    ends_T: Int64s,
+    sizes_T: Int32s,
+    parent_T: Int32s,
+    bits_TW: Words,
+    counts_T: Int32s,
+    touched_T: Int32s,
+    values_T: Floats,
+    state_2: Int64s,
+    by_bits: bool,
+    max_size: int,
+    least: int,
+    num_kept: int,
+) -> None:
+    """Merge until an array is full or the heap is empty; see ``_set_merge_core``."""
+    num_bags = offsets_B1.size - 1
+    while is_settled(queue, sizes_T.size) and state_2[FREE] + 2 * num_bags <= lists.size:
+        one, other = queue.pairs_H[0] >> HALF, queue.pairs_H[0] & LOWER_HALF
+        drop_first(queue)
+        size = sizes_T[one] + sizes_T[other]
+        if sizes_T[one] == 0 or sizes_T[other] == 0 or size > max_size:
+            continue
+        token, free = state_2[TOKEN], state_2[FREE]
+        length = unite(
+            lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]],
+            lists[free:],
+        )  # fmt: skip
+        starts_T[token], ends_T[token] = free, free + length
+        state_2[TOKEN], state_2[FREE] = token + 1, free + length
+        sizes_T[one], sizes_T[other], sizes_T[token] = 0, 0, size
+        parent_T[one], parent_T[other] = token, token
+        if by_bits:
+            for word in range(bits_TW.shape[1]):
+                bits_TW[token, word] = bits_TW[one, word] | bits_TW[other, word]
+            num_touched = count_beside(
+                token, bits_TW, starts_T, ends_T, sizes_T, max_size - size, least, counts_T,
+                touched_T,
+            )  # fmt: skip
+        else:
+            num_touched = replace(
+                offsets_B1, tokens_L, fill_B, lists[free : free + length], one, other, token,
+                counts_T, touched_T,
+            )  # fmt: skip
+        _add_best(
+            queue, token, touched_T, num_touched, counts_T, sizes_T, max_size, least, num_kept,
+            values_T,
+        )  # fmt: skip
+
+
+@jit
+def _add_best(
+    queue: Any,
     token: int,
-    touched: Int32s,
+    touched_T: Int32s,
+    num_touched: int,
     counts_T: Int32s,
     sizes_T: Int32s,
     max_size: int,
     least: int,
     num_kept: int,
     values_T: Floats,
-) -> int:
-    """Push the candidates of a new cluster of greatest value, clear the counters.
+) -> None:
+    """Add the candidates of a new cluster of greatest value, clear the counters.
 
     Candidates that tie with the last one kept are kept too: no order of bags decides.
-
-    Returns:
-        The new size of the heap.
     """
     size, enough = sizes_T[token], 0
-    for at in range(touched.size):
-        partner = touched[at]
+    for at in range(num_touched):
+        partner = touched_T[at]
         count = counts_T[partner]
         counts_T[partner] = 0
         if count >= least and sizes_T[partner] + size <= max_size:
-            touched[enough] = partner
+            touched_T[enough] = partner
             values_T[enough] = count / (size * sizes_T[partner])
             enough += 1
     threshold = 0.0
@@ -157,5 +196,4 @@ def _push_best(
         threshold = np.partition(values_T[:enough], enough - num_kept)[enough - num_kept]
     for at in range(enough):
         if values_T[at] >= threshold:
-            heap = push(keys, pairs, heap, values_T[at], pack(token, touched[at]))
-    return heap
+            add(queue, values_T[at], pack(token, touched_T[at]))

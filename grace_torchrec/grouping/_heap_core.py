@@ -20,19 +20,19 @@ HALF = 32
 LOWER_HALF = (1 << HALF) - 1
 
 
-@jit
+@jit(inline=True)
 def pack(one: int, other: int) -> Any:
     """Return the pair of two tokens as one number."""
     return (np.int64(max(one, other)) << HALF) | np.int64(min(one, other))
 
 
-@jit
+@jit(inline=True)
 def comes_first(key: float, pair: int, other_key: float, other_pair: int) -> bool:
     """Tell whether one entry leaves the heap before another."""
     return key > other_key or (key == other_key and pair < other_pair)
 
 
-@jit
+@jit(inline=True)
 def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
     """Add an entry; return the new size. The arrays must have room."""
     at = size
@@ -46,7 +46,7 @@ def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
     return size + 1
 
 
-@jit
+@jit(inline=True)
 def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> None:
     """Put another entry in the place of the first one."""
     at = 0
@@ -65,7 +65,7 @@ def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -
     keys[at], pairs[at] = key, pair
 
 
-@jit
+@jit(inline=True)
 def pop(keys: Floats, pairs: Int64s, size: int) -> int:
     """Remove the first entry; return the new size."""
     size -= 1
@@ -73,18 +73,7 @@ def pop(keys: Floats, pairs: Int64s, size: int) -> int:
     return size
 
 
-@jit
-def with_room(keys: Floats, pairs: Int64s, size: int, more: int) -> tuple[Floats, Int64s]:
-    """Return the arrays, grown where ``more`` entries would not fit."""
-    if size + more <= keys.size:
-        return keys, pairs
-    room = 2 * keys.size + more
-    wider_keys, wider_pairs = np.empty(room, np.float64), np.empty(room, np.int64)
-    wider_keys[:size], wider_pairs[:size] = keys[:size], pairs[:size]
-    return wider_keys, wider_pairs
-
-
-@jit
+@jit(inline=True)
 def worth(count: int, expected: float, size: int, popularity: float, size_price: float) -> Any:
     """Return the key of a candidate; see ``set_merge.Rule``.
 
@@ -96,46 +85,3 @@ def worth(count: int, expected: float, size: int, popularity: float, size_price:
         size_price: Price of every item past the second.
     """
     return count + popularity * np.sqrt(expected) - size_price * (size - 2)
-
-
-@jit
-def first_candidates(
-    partners_NK: Int32s,
-    counts_NK: Int32s,
-    sizes_T: Int32s,
-    born_T: Floats,
-    max_size: int,
-    scale: float,
-    popularity: float,
-    size_price: float,
-) -> tuple[Floats, Int64s, int]:
-    """Return the heap of all pairs that were kept: (keys, pairs, entries).
-
-    Args:
-        partners_NK: Partners, -1 past the last of an item.
-        counts_NK: Their counts.
-        sizes_T: Items that each token stands for.
-        born_T: Bags that hold each token.
-        max_size: Most items of two tokens together.
-        scale: See ``partners.RankedBags.pair_scale``.
-        popularity: See :func:`worth`, as the next.
-        size_price: See :func:`worth`.
-    """
-    room = 1
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            room += partners_NK[item, at] >= 0
-    room += room >> 2  # for those of the first new tokens
-    keys, pairs, heap = np.empty(room, np.float64), np.empty(room, np.int64), 0
-    for item in range(partners_NK.shape[0]):
-        for at in range(partners_NK.shape[1]):
-            partner = partners_NK[item, at]
-            if partner < 0:
-                break
-            size = sizes_T[item] + sizes_T[partner]
-            if size > max_size:
-                continue
-            expected = scale * born_T[item] * born_T[partner]
-            key = worth(counts_NK[item, at], expected, size, popularity, size_price)
-            heap = push(keys, pairs, heap, key, pack(item, partner))
-    return keys, pairs, heap

@@ -3,16 +3,18 @@
 Flow: called by ``partners``.  Items are numbered by falling frequency (their *rank*) and the
 ranks of a bag rise, so the more frequent partners of an item are what stands before it in its
 bags: every pair is counted once, at its rarer item, and a row of counters is all the memory.
-Shapes: B bags, B1 = B + 1, N items, N1 = N + 1, L ids, K partners kept.
+Shapes: B bags, B1 = B + 1, W words of 64 bags, N items, N1 = N + 1, L ids, K partners kept.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._token_core import count_shared, set_bits
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 
 @jit
@@ -57,6 +59,51 @@ def count_partners(
                 counts[partner] += 1
                 at += 1
         keep_best(touched[:num_touched], counts, least, partners_NK[item], counts_NK[item])
+
+
+@jit
+def count_partners_by_bits(
+    bits_NW: Words,
+    lengths_N: Int64s,
+    least: int,
+    first: int,
+    step: int,
+    partners_NK: Int32s,
+    counts_NK: Int32s,
+) -> None:
+    """Do what :func:`count_partners` does, 64 bags at a step.
+
+    Args:
+        bits_NW: A bit for every bag that holds an item.
+        lengths_N: Bags that hold each item.
+        least: See :func:`count_partners`, as the next.
+        first: See :func:`count_partners`.
+        step: See :func:`count_partners`.
+        partners_NK: See :func:`count_partners`.
+        counts_NK: See :func:`count_partners`.
+    """
+    num_items = bits_NW.shape[0]
+    counts = np.zeros(num_items, np.int32)
+    touched = np.empty(num_items + 1, np.int32)
+    for item in range(first, num_items, step):
+        num_touched = 0
+        if lengths_N[item] >= least:
+            for partner in range(item):
+                count = count_shared(bits_NW, partner, item)
+                counts[partner] = count
+                touched[num_touched] = partner
+                num_touched += count >= least
+        keep_best(touched[:num_touched], counts, least, partners_NK[item], counts_NK[item])
+
+
+@jit
+def bags_as_bits(indptr_N1: Int64s, bags_L: Int32s, num_bags: int) -> Words:
+    """Return a bit for every bag that holds an item, ``[N, ceil(B / 64)]``."""
+    num_items = indptr_N1.size - 1
+    bits_NW = np.zeros((num_items, (num_bags + 63) // 64), np.uint64)
+    for item in range(num_items):
+        set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_NW[item])
+    return bits_NW
 
 
 @jit

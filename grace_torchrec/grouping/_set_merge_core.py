@@ -14,24 +14,24 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import replace
-from grace_torchrec.grouping._heap_core import (
-    HALF,
-    LOWER_HALF,
-    comes_first,
-    first_candidates,
-    pack,
-    pop,
-    push,
-    replace_top,
-    with_room,
-    worth,
-)
+from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, worth
 from grace_torchrec.grouping._partner_core import keep_best
+from grace_torchrec.grouping._queue_core import (
+    HEAP,
+    add,
+    drop_first,
+    first_queue,
+    is_settled,
+    lower_first,
+    settled,
+    stays_first,
+)
 from grace_torchrec.grouping._token_core import (
     DENSE,
     clear_bits,
     count_listed,
     count_shared,
+    count_walked,
     intersect,
     remove,
     set_bits,
@@ -40,6 +40,8 @@ from grace_torchrec.grouping._token_core import (
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Words = npt.NDArray[np.uint64]
+MADE, FREE, ROWS = 0, 1, 2  # places in ``state_3``: sets made, end of the lists, tokens with bits
 
 
 @jit
@@ -91,14 +93,13 @@ def merge(
     born_T[:num_items] = np.diff(indptr_N1)
     sizes_T = np.ones(num_tokens, np.int32)
     sizes_T[:num_items] = sizes_N
-    keys, pairs, heap = first_candidates(
+    queue = first_queue(
         partners_NK, counts_NK, sizes_N, born_T, max_size, scale, popularity, size_price
     )
     made, supports = np.empty(budget, np.int64), np.empty(budget, np.int32)
     counts_T, touched_T = np.zeros(num_tokens, np.int32), np.empty(num_tokens + 1, np.int32)
     best_K, best_counts_K = np.empty(num_kept, np.int32), np.empty(num_kept, np.int32)
     shared_B = np.empty(num_bags + 1, np.int32)
-    num_made, free = 0, bags_L.size
     dense = num_bags // DENSE + 1
     row_T = np.full(num_tokens, -1, np.int32)
     num_dense = 0
@@ -108,68 +109,121 @@ def merge(
     for item in range(num_dense):
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])
-    while heap > 0 and num_made < budget:
-        pair = pairs[0]
+    state_3 = np.array([0, bags_L.size, num_dense])
+    while state_3[MADE] < budget:
+        if state_3[ROWS] == bits_DW.shape[0]:
+            bits_DW = _with_rows(bits_DW)
+        queue = settled(queue, num_kept + 1)
+        if queue.state_4[HEAP] == 0:
+            break
+        _merge_while_room(
+            queue, offsets_B1, tokens_L, fill_B, lists, starts_T, ends_T, born_T, sizes_T, bits_DW,
+            row_T, made, supports, counts_T, touched_T, best_K, best_counts_K, shared_B, state_3,
+            num_items, max_size, least, dense, scale, popularity, size_price,
+        )  # fmt: skip
+    return made[: state_3[MADE]], supports[: state_3[MADE]]
+
+
+@jit
+def _merge_while_room(
+    queue: Any,
+    offsets_B1: Int64s,
+    tokens_L: Int32s,
+    fill_B: Int64s,
+    lists: Int32s,
+    starts_T: Int64s,
+    ends_T: Int64s,
+    born_T: Floats,
+    sizes_T: Int32s,
+    bits_DW: Words,
+    row_T: Int32s,
+    made: Int64s,
+    supports: Int32s,
+    counts_T: Int32s,
+    touched_T: Int32s,
+    best_K: Int32s,
+    best_counts_K: Int32s,
+    shared_B: Int32s,
+    state_3: Int64s,
+    num_items: int,
+    max_size: int,
+    least: int,
+    dense: int,
+    scale: float,
+    popularity: float,
+    size_price: float,
+) -> None:
+    """Merge until the budget is spent, an array is full, or the heap is empty.
+
+    No array is made, cut or bound here: numba would count its references in the innermost loop.
+    """
+    num_kept = best_K.size
+    while (
+        state_3[MADE] < made.size
+        and state_3[ROWS] < bits_DW.shape[0]
+        and is_settled(queue, num_kept + 1)
+    ):
+        pair = queue.pairs_H[0]
         one, other = pair >> HALF, pair & LOWER_HALF
         if ends_T[one] - starts_T[one] > ends_T[other] - starts_T[other]:
             one, other = other, one
         size = sizes_T[one] + sizes_T[other]
         expected = scale * born_T[one] * born_T[other]
         most = ends_T[one] - starts_T[one]
-        second = 1
-        if heap > 2 and comes_first(keys[2], pairs[2], keys[1], pairs[1]):
-            second = 2
         if most >= least:
             bound = worth(most, expected, size, popularity, size_price)
-            if heap > 1 and comes_first(keys[second], pairs[second], bound, pair):
-                replace_top(keys, pairs, heap, bound, pair)  # too few bags are left for the top
+            if not stays_first(queue, bound, pair):
+                lower_first(queue, bound, pair)  # too few bags are left for the top
                 continue
-            most = _count_both(lists, starts_T, ends_T, bits_DW, row_T, one, other, shared_B)
+            start, end, row = starts_T[one], ends_T[one], row_T[other]
+            if row < 0:
+                most = count_walked(lists, start, end, starts_T[other], ends_T[other])
+            elif row_T[one] >= 0 and most > bits_DW.shape[1]:
+                most = count_shared(bits_DW, row_T[one], row)
+            else:
+                most = count_listed(lists, start, end, bits_DW, row)
         if most < least:
-            heap = pop(keys, pairs, heap)
+            drop_first(queue)
             continue
         key = worth(most, expected, size, popularity, size_price)
-        if heap > 1 and comes_first(keys[second], pairs[second], key, pair):
-            replace_top(keys, pairs, heap, key, pair)
+        if not stays_first(queue, key, pair):
+            lower_first(queue, key, pair)
             continue
-        heap = pop(keys, pairs, heap)
-        token = num_items + num_made
-        made[num_made], supports[num_made] = pair, most
-        num_made += 1
+        drop_first(queue)
+        token = num_items + state_3[MADE]
+        made[state_3[MADE]], supports[state_3[MADE]] = pair, most
+        state_3[MADE] += 1
         sizes_T[token], born_T[token] = size, most
+        free = state_3[FREE]
         intersect(
             lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]], shared_B
         )
         shared = shared_B[:most]
+        lists[free : free + most] = shared
+        starts_T[token], ends_T[token] = free, free + most
+        state_3[FREE] = free + most
         if row_T[one] >= 0:
             clear_bits(shared, bits_DW[row_T[one]])
         if row_T[other] >= 0:
             clear_bits(shared, bits_DW[row_T[other]])
         if most >= dense:
-            if num_dense == bits_DW.shape[0]:
-                bits_DW = _with_rows(bits_DW)
-            row_T[token] = num_dense
-            set_bits(shared, bits_DW[num_dense])
-            num_dense += 1
-        starts_T[token], ends_T[token] = free, free + most
-        lists[free : free + most] = shared
-        free += most
+            row_T[token] = state_3[ROWS]
+            set_bits(shared, bits_DW[state_3[ROWS]])
+            state_3[ROWS] += 1
         ends_T[one] = starts_T[one] + remove(lists[starts_T[one] : ends_T[one]], shared)
         ends_T[other] = starts_T[other] + remove(lists[starts_T[other] : ends_T[other]], shared)
         num_touched = replace(
             offsets_B1, tokens_L, fill_B, shared, one, other, token, counts_T, touched_T
-        )
+        )  # fmt: skip
         num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
         kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
-        keys, pairs = with_room(keys, pairs, heap, kept)
         for at in range(kept):
             partner = best_K[at]
             expected = scale * born_T[partner] * born_T[token]
             key = worth(
                 best_counts_K[at], expected, size + sizes_T[partner], popularity, size_price
             )
-            heap = push(keys, pairs, heap, key, pack(token, partner))
-    return made[:num_made], supports[:num_made]
+            add(queue, key, pack(token, partner))
 
 
 @jit
@@ -181,28 +235,7 @@ def _with_rows(bits_DW: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return more
 
 
-@jit
-def _count_both(
-    lists: Int32s,
-    starts_T: Int64s,
-    ends_T: Int64s,
-    bits_DW: npt.NDArray[np.uint64],
-    row_T: Int32s,
-    short: int,
-    long: int,
-    shared_B: Int32s,
-) -> Any:
-    """Return in how many bags two tokens stand."""
-    if row_T[long] < 0:
-        return intersect(
-            lists[starts_T[short] : ends_T[short]], lists[starts_T[long] : ends_T[long]], shared_B
-        )
-    if row_T[short] >= 0 and ends_T[short] - starts_T[short] > bits_DW.shape[1]:
-        return count_shared(bits_DW[row_T[short]], bits_DW[row_T[long]])
-    return count_listed(lists[starts_T[short] : ends_T[short]], bits_DW[row_T[long]])
-
-
-@jit
+@jit(inline=True)
 def _drop_large(
     touched_T: Int32s, num_touched: int, sizes_T: Int32s, counts_T: Int32s, room: int
 ) -> int:

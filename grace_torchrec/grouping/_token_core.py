@@ -24,7 +24,7 @@ _1, _2, _4, _6 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6)
 _56, _63 = np.uint64(56), np.uint64(63)
 
 
-@jit
+@jit(inline=True)
 def count_ones(word: Any) -> Any:
     """Return how many of 64 bits are set (LLVM knows this pattern: one instruction)."""
     word = word - ((word >> _1) & _PAIRS)
@@ -32,39 +32,52 @@ def count_ones(word: Any) -> Any:
     return (((word + (word >> _4)) & _BYTES) * _SUM) >> _56
 
 
-@jit
+@jit(inline=True)
 def set_bits(bags: Int32s, bits_W: Words) -> None:
     """Set the bit of every bag."""
     for bag in bags:
         bits_W[np.uint64(bag) >> _6] |= _1 << (np.uint64(bag) & _63)
 
 
-@jit
+@jit(inline=True)
 def clear_bits(bags: Int32s, bits_W: Words) -> None:
     """Clear the bit of every bag."""
     for bag in bags:
         bits_W[np.uint64(bag) >> _6] &= ~(_1 << (np.uint64(bag) & _63))
 
 
-@jit
-def count_shared(one_W: Words, other_W: Words) -> Any:
-    """Return in how many bags both stand."""
+@jit(inline=True)
+def count_shared(bits_DW: Words, one: int, other: int) -> Any:
+    """Return in how many bags two tokens with bits stand."""
     shared = np.uint64(0)
-    for word in range(one_W.size):
-        shared += count_ones(one_W[word] & other_W[word])
+    for word in range(bits_DW.shape[1]):
+        shared += count_ones(bits_DW[one, word] & bits_DW[other, word])
     return np.int64(shared)
 
 
-@jit
-def count_listed(bags: Int32s, bits_W: Words) -> Any:
-    """Return how many of the listed bags have their bit set."""
+@jit(inline=True)
+def count_listed(lists: Int32s, start: int, end: int, bits_DW: Words, row: int) -> Any:
+    """Return how many of the bags ``lists[start:end]`` have their bit in a row."""
     shared = np.uint64(0)
-    for bag in bags:
-        shared += (bits_W[np.uint64(bag) >> _6] >> (np.uint64(bag) & _63)) & _1
+    for at in range(start, end):
+        bag = np.uint64(lists[at])
+        shared += (bits_DW[row, bag >> _6] >> (bag & _63)) & _1
     return np.int64(shared)
 
 
-@jit
+@jit(inline=True)
+def count_walked(lists: Int32s, one: int, one_end: int, other: int, other_end: int) -> Any:
+    """Return how much two rising parts of a list share."""
+    shared = 0
+    while one < one_end and other < other_end:
+        left, right = lists[one], lists[other]
+        shared += left == right
+        one += left <= right
+        other += right <= left
+    return shared
+
+
+@jit(inline=True)
 def intersect(short: Int32s, long: Int32s, out: Int32s) -> Any:
     """Write what two rising lists share to ``out``; return how much.
 
@@ -85,7 +98,7 @@ def intersect(short: Int32s, long: Int32s, out: Int32s) -> Any:
     return found
 
 
-@jit
+@jit(inline=True)
 def _intersect_skewed(short: Int32s, long: Int32s, out: Int32s) -> int:
     """Look every entry of the short list up in the long one, from the place of the last on."""
     found, low = 0, 0
@@ -111,7 +124,7 @@ def _intersect_skewed(short: Int32s, long: Int32s, out: Int32s) -> int:
     return found
 
 
-@jit
+@jit(inline=True)
 def remove(values: Int32s, gone: Int32s) -> int:
     """Remove ``gone`` from a rising list that holds all of it, in place; return what is left."""
     kept, next_gone = 0, 0

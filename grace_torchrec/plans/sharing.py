@@ -9,7 +9,7 @@ Shapes: N items, R sums.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,11 +89,15 @@ def share(
     stock = _stock(tables, ways, memory)
     while True:
         starts = [np.array([_first(meant, stage) for meant in ways]) for stage in ("hot", "sums")]
-        best = decide(tables, memory, [stock.picked_T, *starts])
+        best, unread = _unread_to_hbm(
+            decide(tables, memory, [stock.picked_T, *starts]), offers, tables, ways, memory
+        )
         taken = [
             _take(offers[t], ways[t][v], tables[t][v], plain[t], with_sums[t])
             for t, v in enumerate(best.picked_T.tolist())
         ]
+        for t in unread:
+            taken[t].note = f"{offers[t].reason}; HBM has room for it"
         placed = _placed(taken, plain, best, memory, ahead, contested)
         copies = [
             t for t, one in enumerate(taken) if one.way.mode == "hot" and _is_copy(placed[t][1])
@@ -165,6 +169,39 @@ def _stock(
         for own, meant in zip(tables, ways, strict=True)
     ]
     return decide(only, memory)  # stock variants come first: their numbers are those of all
+
+
+def _unread_to_hbm(
+    decision: Decision,
+    offers: Sequence[Offer],
+    tables: Sequence[Sequence[Variant]],
+    ways: Sequence[Sequence[Way]],
+    memory: MemoryModel,
+) -> tuple[Decision, list[int]]:
+    """Move tables that the profile never reads to the HBM that nobody wants, small ones first.
+
+    They cost no time where they are by any figure; but if they are read after all, HBM is faster.
+
+    Returns:
+        The decision, and the tables that moved.
+    """
+    left = (memory.hbm.num_bytes if memory.hbm else 0) - decision.hbm_bytes
+    picked_T, moved = decision.picked_T.copy(), []
+    for t in np.argsort(
+        [offer.spec.num_rows * offer.spec.row_bytes for offer in offers], kind="stable"
+    ).tolist():
+        whole = [
+            v
+            for v, (variant, way) in enumerate(zip(tables[t], ways[t], strict=True))
+            if way.mode == "stock" and variant.originals == "hbm" and variant.hbm_bytes <= left
+        ]
+        in_host = tables[t][picked_T[t]].originals == "host"
+        if offers[t].bags.all.num_ids == 0 and in_host and whole:
+            picked_T[t] = whole[0]
+            left -= tables[t][whole[0]].hbm_bytes
+            moved.append(t)
+    hbm_bytes = (memory.hbm.num_bytes if memory.hbm else 0) - left
+    return replace(decision, picked_T=picked_T, hbm_bytes=hbm_bytes), moved
 
 
 def _is_copy(placement: Placement) -> bool:

@@ -44,7 +44,7 @@ def _head(diff: PlanDiff) -> list[str]:
         lines.append(
             f"held-out bags: {seconds_text(before)} before, {seconds_text(after)} after, {word}"
         )
-    lines.append(f"{len(diff.tables):,} tables differ, {diff.same:,} are equal")
+    lines.append(f"{len(diff.tables):,} of {len(diff.tables) + diff.same:,} tables differ")
     for what, tables in (("only before", diff.removed), ("only after", diff.added)):
         if tables:
             lines.append(f"{what}: {', '.join(tables)}")
@@ -58,9 +58,9 @@ def _grids(diff: PlanDiff) -> Iterable[Grid]:
         yield Grid("asked for", ("setting", "before ", "after "), rows, LEFT)
     if diff.totals:
         rows_of_all = [
-            ("", tier, *_cells(change)) for tier, found in diff.totals.items() for change in found
+            (tier, *_cells(change)) for tier, found in diff.totals.items() for change in found
         ]
-        yield Grid("all tables together", COLUMNS, rows_of_all, LEFT)
+        yield Grid("all tables together", COLUMNS[1:], rows_of_all, LEFT)
     if diff.tables:
         names = short_names([table.table for table in diff.tables])
         rows_of_tables = [row for table in diff.tables for row in _rows(names[table.table], table)]
@@ -87,7 +87,9 @@ def _cells(change: Change) -> tuple[str, str, str, str]:
     name = change.name.removesuffix("_s").replace("_", " ")
     moved = ""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (before, after)):
-        moved = f"{'+' if after > before else '-'}{_text(change.name, abs(after - before))}"
+        size = _text(change.name, abs(after - before))
+        is_seen = size != _text(change.name, 0)  # a tenth of what the last digit shows is not
+        moved = f"{'+' if after > before else '-'}{size}" if is_seen else "rounding"
     return name, _text(change.name, before), _text(change.name, after), moved
 
 
@@ -97,4 +99,8 @@ def _text(name: str, value: Any) -> str:
         return SHOWN[name](value)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

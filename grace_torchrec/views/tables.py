@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+SHORT = 16  # longest cell of a column whose texts are never folded; the first column may be
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -37,10 +39,14 @@ class Grid:
             padding=(0, 1),
             pad_edge=False,
         )
-        for name in self.columns:
+        for at, name in enumerate(self.columns):
             left = name in self.left
+            longest = max((len(row[at]) for row in self.rows), default=0)
             table.add_column(
-                name, justify="left" if left else "right", overflow="fold", no_wrap=not left
+                name,
+                justify="left" if left else "right",
+                overflow="fold",
+                no_wrap=not left or (at > 0 and longest <= SHORT),
             )
         for row in self.rows:
             table.add_row(*map(escape, row))

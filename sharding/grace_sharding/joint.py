@@ -3,8 +3,10 @@
 Flow: variants of every table + memory -> *Decision* -> placement.  Source: GRACE, ASPLOS'23 (a
 request is done when the slower memory is; filling stops where both are busy alike).  Derived: the
 search.  A price of an HBM byte and a weight of the two memories take the tables apart (Lagrange):
-each picks its best variant by itself.  For a row of weights the price that fills HBM is found, what
-is picked is judged exactly, and the best is improved table by table.  Time is the mean over
+each picks its best variant by itself.  For a row of weights the price that fills HBM is found, and what
+is picked is judged exactly.  Alike tables all change their pick at one weight, so the balance may lie
+between two weights: from the best pick, the tables that relieve the busier memory at the least load
+for the other go over, as many as balance them.  Then it is improved table by table.  Time is the mean over
 resampled groups of held-out bags, half as many as there are: what host memory reads too much costs
 1 / beta of what it reads too little, so filling stops short of the balance by what bags differ.
 Shapes: T tables, V variants of all tables, K rungs of all variants, G groups, W resamplings.
@@ -22,7 +24,8 @@ WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)  # of HBM, the 
 RESAMPLINGS = 48
 BISECTIONS = 24
 WORK, TABLE_WORK = 4_000_000, 100  # rungs that the improvement may sort; a table costs so many
-ROUNDS = 3  # of the improvement
+HALVINGS = 12  # steps to where the memories balance
+ROUNDS = 3  # of balancing, of the improvement
 LAST_STEPS = 8  # in which each rung beside the best stop is taken
 LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
 
@@ -76,7 +79,8 @@ def decide(
     found = {tuple(np.zeros(len(tables), np.int64)), *map(tuple, starts), *search.priced()}
     judged = {picked: search.judge(np.array(picked)) for picked in sorted(found)}
     best = min(judged, key=lambda picked: judged[picked].time_s)
-    picked_T, stop = search.improved(np.array(best), judged[best])
+    picked_T, stop = search.balanced(np.array(best), judged[best])
+    picked_T, stop = search.improved(picked_T, stop)
     return search.decision(picked_T, stop)
 
 
@@ -171,6 +175,66 @@ class _Search:
         taken = int(np.searchsorted(bytes_K1, stop_bytes, side="left"))
         worth = float(worth_K[order[taken - 1]]) if taken else np.inf
         return Stop(time_s + float(self.price_V[variants_T].sum()), stop_bytes, worth)
+
+    def balanced(self, picked_T: Ints, stop: Stop) -> tuple[Ints, Stop]:
+        """Let as many tables relieve the busier memory as make both busy alike."""
+        for _ in range(ROUNDS):
+            tables, variants = self._reliefs(picked_T, stop.worth)
+            hbm_busier = self._hbm_busier(picked_T, stop.worth)
+            best = picked_T, stop
+            low, high = 0, tables.size + 1
+            for _ in range(HALVINGS):
+                if high - low < 2:
+                    break
+                middle = (low + high) // 2
+                tried_T = picked_T.copy()
+                tried_T[tables[:middle]] = variants[:middle]
+                tried = self.judge(tried_T)
+                if tried.time_s < best[1].time_s:
+                    best = tried_T, tried
+                if np.isfinite(tried.time_s) and (
+                    self._hbm_busier(tried_T, tried.worth) == hbm_busier
+                ):
+                    low = middle
+                else:
+                    high = middle
+            if best[1] is stop:
+                break
+            picked_T, stop = best
+        return picked_T, stop
+
+    def _busy(self, worth: float) -> tuple[Floats, Floats]:
+        """Seconds that each variant keeps HBM and host memory busy, rungs from a worth on in HBM."""
+        in_hbm_K = np.where(self.worth_K >= worth, self.reads_K, 0.0)
+        moved_V = np.bincount(self.variant_K, in_hbm_K, self.fixed_V.size)
+        return (
+            (self.hbm_read_V + moved_V) / self.hbm_rate,
+            (self.host_read_V - moved_V) / self.host_rate,
+        )
+
+    def _hbm_busier(self, picked_T: Ints, worth: float) -> bool:
+        """Tell whether HBM is the busier memory."""
+        hbm_V, host_V = self._busy(worth)
+        variants_T = self.first_T + picked_T
+        return bool(hbm_V[variants_T].sum() > host_V[variants_T].sum())
+
+    def _reliefs(self, picked_T: Ints, worth: float) -> tuple[Ints, Ints]:
+        """Return (tables, the variant of each) that relieve the busier memory, the cheapest first.
+
+        A variant is the cheaper the more it relieves for what it loads on the other memory.
+        """
+        memories = self._busy(worth)
+        busier_V, other_V = memories if self._hbm_busier(picked_T, worth) else memories[::-1]
+        now_V = (self.first_T + picked_T)[self.table_V]
+        relieved_V, loaded_V = busier_V[now_V] - busier_V, other_V - other_V[now_V]
+        angle_V = np.arctan2(loaded_V, relieved_V)  # what loads nothing comes first
+        angle_V[(relieved_V <= 0) | (self.fixed_V > self.hbm_bytes)] = np.inf
+        order = np.lexsort((-relieved_V, angle_V, self.table_V))
+        first_V = order[self.first_T]  # tables in turn: the first of each is its best
+        first_V = first_V[np.isfinite(angle_V[first_V])]
+        first_V = first_V[np.argsort(angle_V[first_V], kind="stable")]
+        tables = self.table_V[first_V]
+        return tables, first_V - self.first_T[tables]
 
     def improved(self, picked_T: Ints, stop: Stop) -> tuple[Ints, Stop]:
         """Try other variants table by table, the busiest tables first."""

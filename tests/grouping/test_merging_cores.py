@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from grace_torchrec.grouping import _beside_core as beside
 from grace_torchrec.grouping import _heap_core as heaps
+from grace_torchrec.grouping import _queue_core as queues
 from grace_torchrec.grouping import _token_core as tokens
 
 SETS = st.sets(st.integers(0, 200), max_size=60)
@@ -26,13 +27,16 @@ def test_lists_and_bits_are_sets(one, other):
     assert out[:found].tolist() == sorted(one & other)
     size = tokens.unite(listed(one), listed(other), out)
     assert out[:size].tolist() == sorted(one | other)
-    bits, other_bits = np.zeros(4, np.uint64), np.zeros(4, np.uint64)
-    tokens.set_bits(listed(one), bits)
-    tokens.set_bits(listed(other), other_bits)
-    assert tokens.count_shared(bits, other_bits) == len(one & other)
-    assert tokens.count_listed(listed(other), bits) == len(one & other)
-    tokens.clear_bits(listed(one & other), bits)
-    assert tokens.count_listed(np.arange(201, dtype=np.int32), bits) == len(one - other)
+    bits = np.zeros((3, 4), np.uint64)
+    tokens.set_bits(listed(one), bits[1])
+    tokens.set_bits(listed(other), bits[2])
+    assert tokens.count_shared(bits, 1, 2) == len(one & other)
+    assert tokens.count_listed(listed(other), 0, len(other), bits, 1) == len(one & other)
+    both = np.concatenate([listed(one), listed(other)])
+    assert tokens.count_walked(both, 0, len(one), len(one), both.size) == len(one & other)
+    tokens.clear_bits(listed(one & other), bits[1])
+    assert tokens.count_listed(np.arange(201, dtype=np.int32), 0, 201, bits, 1) == len(one - other)
+    assert not bits[0].any()
     kept = listed(one)
     left = tokens.remove(kept, listed(one & other))
     assert kept[:left].tolist() == sorted(one - other)
@@ -48,33 +52,69 @@ def test_a_short_list_is_looked_up_in_a_long_one(seed):
     assert out[:found].tolist() == sorted(short & long)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=80), st.integers(0, 9))
+KEYS = st.one_of(
+    st.integers(-40, 40).map(float), st.floats(-1e3, 1e6), st.floats(0, 9), st.just(1e300)
+)
+ENTRIES = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=80)
+
+
+def entries_out(queue):
+    """Empty a queue; return (-key, pair) as they leave."""
+    left = []
+    while True:
+        queue = queues.settled(queue, 1)
+        if queue.state_4[queues.HEAP] == 0:
+            return left
+        left.append((-float(queue.keys_H[0]), int(queue.pairs_H[0])))
+        queues.drop_first(queue)
+
+
+@given(ENTRIES, st.integers(0, 9))
 def test_entries_leave_by_falling_key_then_rising_pair_whatever_the_order_of_their_coming(
     entries, seed
 ):
-    keys, pairs, size = np.empty(1), np.empty(1, np.int64), 0
+    queue = queues.new_queue(0)
     for at in np.random.default_rng(seed).permutation(len(entries)):
-        keys, pairs = heaps.with_room(keys, pairs, size, 1)
-        size = heaps.push(keys, pairs, size, float(entries[at][0]), entries[at][1])
-    left = []
-    while size:
-        left.append((-keys[0], pairs[0]))
-        size = heaps.pop(keys, pairs, size)
-    expected = [(-float(key), pair) for key, pair in entries]
-    heapq.heapify(expected)
-    assert left == [heapq.heappop(expected) for _ in range(len(entries))]
+        queue = queues.settled(queue, 1)  # buckets sink into the heap while others still come
+        queues.add(queue, *entries[at])
+    assert entries_out(queue) == sorted((-key, pair) for key, pair in entries)
 
 
-def test_replacing_the_first_entry_keeps_the_order():
-    keys, pairs, size = np.empty(8), np.empty(8, np.int64), 0
-    for key in (5.0, 3.0, 4.0, 1.0):
-        size = heaps.push(keys, pairs, size, key, int(key))
-    heaps.replace_top(keys, pairs, size, 2.0, 2)
-    left = []
-    while size:
-        left.append(keys[0])
-        size = heaps.pop(keys, pairs, size)
-    assert left == [4.0, 3.0, 2.0, 1.0]
+@given(ENTRIES.filter(bool), st.lists(st.floats(0, 50), max_size=20), st.integers(0, 50))
+def test_an_entry_that_gets_a_lower_key_waits_its_turn(entries, falls, pair):
+    queue = queues.new_queue(0)
+    waiting = [(-key, pair) for key, pair in entries]
+    heapq.heapify(waiting)
+    queue = queues.settled(queue, len(entries))
+    for key, one in entries:
+        queues.add(queue, key, one)
+    for fall in falls:
+        queue = queues.settled(queue, 2)
+        key = float(queue.keys_H[0]) - fall
+        lower = (-key, int(queue.pairs_H[0]))
+        stays = queues.stays_first(queue, *(-lower[0], lower[1]))
+        heapq.heapreplace(waiting, lower)
+        assert not stays or waiting[0] == lower  # the other way round it comes once more
+        queues.lower_first(queue, *(-lower[0], lower[1]))
+        queues.add(queue, -waiting[0][0], pair)
+        heapq.heappush(waiting, (waiting[0][0], pair))
+    assert entries_out(queue) == sorted(waiting)
+
+
+def test_a_queue_grows_past_its_first_room():
+    rng = np.random.default_rng(0)
+    entries = [(float(key), pair) for pair, key in enumerate(rng.integers(0, 3, 5000))]
+    queue = queues.new_queue(0)
+    for key, pair in entries:
+        queue = queues.settled(queue, 1) if not queues.is_settled(queue, 1) else queue
+        queues.add(queue, key, pair)
+    assert entries_out(queue) == sorted((-key, pair) for key, pair in entries)
+
+
+@given(st.lists(KEYS, min_size=2, max_size=2).map(sorted))
+def test_a_bucket_is_never_lower_than_that_of_a_lower_key(keys):
+    low, high = map(queues._bucket, keys)
+    assert 0 <= low <= high < queues.BUCKETS
 
 
 def test_a_pair_is_the_same_in_both_orders():
@@ -106,15 +146,14 @@ def test_a_new_token_takes_the_place_of_two_and_sees_what_stands_beside_it(num_t
     assert counts[:9].tolist() == expected
     assert {t for t in touched[:found].tolist() if counts[t]} == set(np.flatnonzero(counts))
 
-    bits = np.zeros((9, 1), np.uint64)
+    bits = np.zeros((10, 1), np.uint64)
     for token in range(9):
         tokens.set_bits(listed(b for b in range(40) if token in held[b]), bits[token])
-    union = np.zeros(1, np.uint64)
-    tokens.set_bits(listed(chosen), union)
-    lengths, sizes = np.full(9, 40), np.ones(9, np.int32)
+    tokens.set_bits(listed(chosen), bits[9])
+    starts, ends, sizes = np.zeros(10, np.int64), np.full(10, 40), np.ones(10, np.int32)
     sizes[[one, other]] = 0
     sizes[4] = 3
-    counted, seen = np.zeros(9, np.int32), np.empty(10, np.int32)
-    num = beside.count_beside(union, bits, lengths, sizes, 2, 3, counted, seen)
+    counted, seen = np.zeros(10, np.int32), np.empty(11, np.int32)
+    num = beside.count_beside(9, bits, starts, ends, sizes, 2, 3, counted, seen)
     kept = {t: c for t, c in enumerate(expected) if c >= 3 and t != 4}
     assert {int(t): int(counted[t]) for t in seen[:num]} == kept

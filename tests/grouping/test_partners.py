@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from grace_torchrec.grouping import partners as counting
 from grace_torchrec.grouping import threads
 from grace_torchrec.grouping.pair_counts import count_pairs
 from grace_torchrec.grouping.partners import best_partners, ranked_bags
@@ -86,3 +87,19 @@ def test_progress_ends_with_all_items_and_changes_no_figure():
     assert rows(told) == rows(best_partners(bags, 5))
     assert seen == sorted(seen)
     assert seen[-1] == (60, 60)
+
+
+@pytest.mark.parametrize(("least", "room"), [(1, 60), (2, 5), (9, 3)])
+def test_pairs_counted_by_bits_are_those_counted_by_walking(monkeypatch, least, room):
+    bags = ranked_bags(random_trace(5, num_bags=200, longest=30))
+    found = []
+    for words_a_pair in (0, 1 << 20):
+        monkeypatch.setattr(counting, "WORDS_A_PAIR", words_a_pair)
+        assert counting._bits_are_faster(bags) == (words_a_pair > 0)
+        found.append(rows(best_partners(bags, room, least, num_threads=2)))
+    assert found[0] == found[1]
+
+
+def test_bits_never_take_more_room_than_the_ids():
+    sparse = ranked_bags(random_trace(6, num_items=4000, num_bags=300, longest=40))
+    assert not counting._bits_are_faster(sparse)

@@ -139,6 +139,47 @@ def test_a_table_without_bags_is_left_alone(spec_of):
     assert settled.mode == "stock"
 
 
+def test_no_more_sums_are_shipped_than_were_judged_where_rows_compete_with_them(spec_of, grouped):
+    """All bags make more sums than the fit bags do; they would push rows out of HBM."""
+    bags = split_validation(grouped(800))
+    choice = judge_all(bags, AHEAD)
+    assert choice.best.refit.sums.num_sums > choice.best.held_sums.num_sums
+    contested, free = (
+        offer_of(spec_of(), choice, choice.finalists, shares, by_row=True)
+        for shares in (SHARES, SHARES[-1:])
+    )
+    assert all(one.refit().num_sums <= one.held.num_sums for one in contested.options)
+    assert any(one.refit().num_sums > one.held.num_sums for one in free.options)
+
+
+def test_tables_that_are_never_read_take_the_hbm_that_nobody_wants(spec_of):
+    """The smaller first; a table that is read comes before them."""
+    offers = []
+    for name, rows in (("t_large", 4000), ("t_small", 1000)):
+        empty = split_validation(Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), rows))
+        offers.append(Offer(spec_of(name=name, num_rows=rows), empty, (), "no bags", 0.0))
+    size = offers[1].spec.row_bytes
+    for rows, wanted in (
+        (900, []),
+        (1000, ["t_small"]),
+        (4999, ["t_small"]),
+        (5000, ["t_large", "t_small"]),
+    ):
+        memory = MemoryModel("m", (Tier("hbm", rows * size, 1e12), Tier("host", 10**9, 1e11)))
+        settled = share(offers, memory, ahead=True)
+        in_hbm = [one.offer.spec.name for one in settled if one.placement.originals == "hbm"]
+        assert in_hbm == wanted
+        assert [bool(one.note) for one in settled] == [
+            one in wanted for one in ("t_large", "t_small")
+        ]
+    ids = np.random.default_rng(0).integers(0, 1000, 8000)
+    read = Trace(np.arange(0, 8001, 8), ids, 1000)
+    offers.append(offered(spec_of(name="t_read", num_rows=1000), split_validation(read)))
+    memory = MemoryModel("m", (Tier("hbm", 1000 * size, 1e12), Tier("host", 10**9, 1e9)))
+    settled = share(offers, memory, ahead=True)
+    assert [one.placement.originals for one in settled] == ["host", "host", "hbm"]
+
+
 @pytest.mark.parametrize("seed", [3, 4, 8, 9])
 def test_no_table_stands_in_hbm_twice(spec_of, seed):
     """Ids drawn apart from each other: a stop that fills HBM by chance would copy every row."""

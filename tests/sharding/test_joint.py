@@ -172,6 +172,26 @@ def test_memories_are_balanced_where_rows_allow_it(beta):
     assert abs(hbm_s - host_s) <= 0.1 * max(hbm_s, host_s)
 
 
+@pytest.mark.parametrize("beta", [0.03, 0.1, 0.5, 1.0])
+def test_a_thousand_tables_that_are_alike_share_the_memories(beta):
+    """At any weight of the memories they all want the same; only some of them may get it."""
+    nothing = climb((Rungs.none(),), 1, 1)
+    tables = []
+    for size in np.random.default_rng(0).integers(10, 200, 1000).tolist():
+        asked_G = np.full(GROUPS, 3.0 * size)
+        tables.append(
+            [
+                Variant("host", False, 0, size, NONE_G, asked_G, *nothing),
+                Variant("hbm", False, size, 0, asked_G, NONE_G, *nothing),
+            ]
+        )
+    found = decide(tables, machine(10**6, beta))
+    hbm_s, host_s = found.hbm_read_T.sum(), found.host_read_T.sum() / beta
+    assert abs(hbm_s - host_s) <= 0.05 * max(hbm_s, host_s)  # a table is 4 % of host reads at 0.03
+    asked = sum(own[0].host_read_G.sum() for own in tables)
+    assert found.time_s <= 1.01 * asked / (1 + beta)  # of the continuous relaxation
+
+
 def test_bags_that_differ_leave_less_to_host_memory():
     worth = np.full(400, 2.0)
     even = np.tile(worth / GROUPS, (GROUPS, 1))
