@@ -99,6 +99,8 @@ def scripted(
                 # Of annotations inside TorchRec's and PyTorch's own classes: none is ours to change.
                 for told in ANNOTATIONS:
                     warnings.filterwarnings("ignore", told, UserWarning)
+                # TorchScript is what was asked for.
+                warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
                 script: nn.Module = torch.jit.script(fx.GraphModule(model, graph))
             found = script(*batch)
     except Exception as error:  # whatever the model's own code raises on a proxy or in a compiler
