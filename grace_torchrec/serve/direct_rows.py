@@ -18,7 +18,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
+from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.one_call import pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.serve.plain_rows import PlainRows
@@ -53,6 +55,8 @@ class DirectRows:
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
         self._by_position: dict[tuple[int, ...], FeatureRows] = {}
+        self._by_keys: dict[tuple[str, ...], FeatureRows] = {}
+        self._serves_in_one_call = not owner.is_weighted()
         self._stock = PlainRows.of(owner.embedding_bag_configs(), plain, owner.is_weighted())
 
     @classmethod
@@ -90,10 +94,18 @@ class DirectRows:
         rewriter = owner.rewriter
         if isinstance(features, RewrittenBatch):
             given = features.rows_for(owner.path, rewriter.stamp)
+            if _torchrec.is_plain_eager(features.bags):
+                pooled = pooled_rows(self._rewritten, given)
+                if pooled is not None:
+                    return pooled
             places = list(range(len(rewriter.labels)))
             parts = given.rows, given.offsets, given.weights, given.given_lengths
             ops_rows.check_parts(*parts, places)
             return ops_rows.pool_checked(self._rewritten, *parts, rewriter.labels)
+        if self._serves_in_one_call and _torchrec.is_plain_eager(features):
+            served = served_bags(features, self._of_keys, rewriter.policy)
+            if served is not None:
+                return served[0]
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
         ids, offsets, weights, stride, positions = bags
         laid_out = self._at(tuple(positions))
@@ -127,6 +139,17 @@ class DirectRows:
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the collection has rows elsewhere: it lays them out itself."""
         return
+
+    def _of_keys(self, keys: tuple[str, ...]) -> FeatureRows | None:
+        """Return the features for a batch with these keys, None if one is missing."""
+        found = self._by_keys.get(keys)
+        if found is None:
+            place = {key: number for number, key in enumerate(keys)}
+            names = self._owner.input_names
+            if not all(name in place for name in names):
+                return None
+            found = self._by_keys[keys] = self._at(tuple(place[name] for name in names))
+        return found
 
     def _at(self, positions: tuple[int, ...]) -> FeatureRows:
         """Return the features for a batch that has them at these positions."""
