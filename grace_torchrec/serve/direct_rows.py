@@ -3,7 +3,6 @@
 Flow: checked bags, or a RewrittenBatch -> *DirectRows* -> pooled columns in one kernel call.
 A table batch on the CPU holds the rows of a table one after the other, without padding.  All rows
 of a table must be of one type: packed rows, whose sums are wider, are left to the table batches.
-Long bags of collections that were left stock go to :mod:`grace_torchrec.serve.plain_rows`.
 Shapes: F features, B bags of each, D dimension.
 """
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.op_inputs import subset_tables
@@ -23,7 +22,6 @@ from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.one_call import pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
-from grace_torchrec.serve.plain_rows import PlainRows
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ class DirectRows:
         self._by_position: dict[tuple[int, ...], FeatureRows] = {}
         self._by_keys: dict[tuple[str, ...], FeatureRows] = {}
         self._serves_in_one_call = not owner.is_weighted()
-        self._stock = PlainRows.of(owner.embedding_bag_configs(), plain, owner.is_weighted())
 
     @classmethod
     def of(cls, owner: "TableBatchCollection") -> "DirectRows | None":
@@ -119,14 +116,6 @@ class DirectRows:
         except cpu.BadId as bad:
             raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
         return pooled
-
-    def as_stock(self, features: KeyedJaggedTensor) -> KeyedTensor | None:
-        """Return what a stock collection over the same rows returns, where that is the faster way.
-
-        Args:
-            features: Raw ids.
-        """
-        return None if self._stock is None else self._stock(features)
 
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need."""
