@@ -96,12 +96,12 @@ def shown(ours: float | Mapping[str, float] | None, unit: str) -> str:
     """Return a value or several as text, with three digits; a dash for none.
 
     >>> shown(40.123, "%"), shown({"a": 0.5, "b": 1234.0}, ""), shown(None, "x")
-    ('40.1 %', 'a 0.5, b 1,234', '-')
+    ('40.1 %', 'a: 0.5, b: 1,234', '-')
     """
     if ours is None:
         return "-"
     if isinstance(ours, Mapping):
-        text = ", ".join(f"{label} {_number(value)}" for label, value in ours.items())
+        text = ", ".join(f"{label}: {_number(value)}" for label, value in ours.items())
     else:
         text = _number(ours)
     return f"{text} {unit}".strip()
@@ -113,8 +113,9 @@ def _number(value: float) -> str:
 
 
 def _printed(row: Mapping[str, Any]) -> str:
-    """Return what the paper prints, with its unit."""
-    return f"{row['printed']} {row['unit']}".strip() if row["printed"] else "a drawing"
+    """Return what the paper prints; words have no unit."""
+    printed = row["printed"] or "no number"
+    return f"{printed} {row['unit']}".strip() if printed[-1].isdigit() else printed
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class PrintedRow:
         paper: One of ``PAPERS``.
         where: Place in the paper.
         what: What the figure is.
-        printed: As the paper prints it; empty where it shows a drawing without numbers in the text.
+        printed: As the paper prints it; empty where its text has no number.
         unit: Of both values.
         how: One of ``HOWS``.
         reason: Why ours differs, or why there is none.

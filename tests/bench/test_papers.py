@@ -169,7 +169,7 @@ def test_a_path_without_a_number_is_an_error(path):
 
 def test_values_are_shown_with_three_digits():
     assert shown(40.1234, "%") == "40.1 %"
-    assert shown({"a": 0.01234, "b": 2345346.0}, "") == "a 0.0123, b 2,345,346"
+    assert shown({"a": 0.01234, "b": 2345346.0}, "") == "a: 0.0123, b: 2,345,346"
     assert (shown(0, ""), shown(None, "x")) == ("0", "-")
 
 
