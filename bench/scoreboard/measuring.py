@@ -71,9 +71,10 @@ def wanted(rows: Iterable[PrintedRow], results: dict[str, Result], again: bool) 
     """
     commands: dict[str, None] = {}
     for row in rows:
-        known = results[row.command].values if row.command in results else {}
-        if row.is_measured and (again or not set(row.paths()) <= set(known)):
-            commands[row.command] = None
+        for command, paths in row.paths().items():
+            known = results[command].values if command in results else {}
+            if again or not set(paths) <= set(known):
+                commands[command] = None
     return list(commands)
 
 
@@ -127,7 +128,7 @@ def run(command: str, traces: Path | None) -> Document:
 
 def result_of(command: str, rows: Iterable[PrintedRow], document: Document) -> Result:
     """Return the values that rows read from what their command printed."""
-    paths = dict.fromkeys(path for row in rows if row.command == command for path in row.paths())
+    paths = dict.fromkeys(path for row in rows for path in row.paths().get(command, []))
     machine = document.get("machine", {})
     busy = machine.get("load", 0.0) > machine.get("cores", 1)
     today = datetime.now(timezone.utc).date().isoformat()

@@ -43,10 +43,11 @@ other processes were at work says *machine busy*.
 
 def joined(rows: Iterable[PrintedRow], results: Mapping[str, Result]) -> list[dict[str, Any]]:
     """Return one mapping a row: what is printed, ours or None, and how."""
+    values = {command: result.values for command, result in results.items()}
     found = []
     for row in rows:
-        result = results.get(row.command, Result("")) if row.is_measured else Result("")
-        ours = row.ours(result.values)
+        used = [results[command] for command in row.paths() if command in results]
+        ours = row.ours(values)
         found.append(
             {
                 "id": row.id,
@@ -60,8 +61,8 @@ def joined(rows: Iterable[PrintedRow], results: Mapping[str, Result]) -> list[di
                 "on": row.on,
                 "reason": row.reason,
                 "command": row.command,
-                "date": result.date if ours is not None else None,
-                "busy": row.timed and result.busy,
+                "date": max(one.date for one in used) if ours is not None else None,
+                "busy": row.timed and any(one.busy for one in used),
             }
         )
     return found

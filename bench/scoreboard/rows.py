@@ -5,6 +5,7 @@ print and how ours is obtained; it holds no value of ours (those are in ``bench/
 """
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class PrintedRow:
         values: Label -> path of a value in the command's JSON object, keys joined by dots; the
             label of a single value is empty.
         over: Path of a value that every value is divided by; empty: none is.
+        over_command: Command of ``over``; empty: the same.
         times: Factor of every value.
         less: Subtracted from every value after that, 1 for "percent more".
         timed: Whether the values are times, which depend on what else the machine does.
@@ -56,6 +58,7 @@ class PrintedRow:
     command: str = ""
     values: dict[str, str] = field(default_factory=dict)
     over: str = ""
+    over_command: str = ""
     times: float = 1.0
     less: float = 0.0
     timed: bool = False
@@ -83,17 +86,21 @@ class PrintedRow:
         """Whether a command without a GPU gives a value."""
         return self.how in MEASURED
 
-    def paths(self) -> list[str]:
-        """Return the paths that are read from the command's JSON object."""
-        return [*self.values.values(), *([self.over] if self.over else [])]
+    def paths(self) -> dict[str, list[str]]:
+        """Return the paths that are read from the JSON object of each command."""
+        read = {self.command: list(self.values.values())} if self.values else {}
+        if self.over:
+            read.setdefault(self.over_command or self.command, []).append(self.over)
+        return read
 
-    def ours(self, found: dict[str, float]) -> float | dict[str, float] | None:
-        """Return ours from measured values by path; None where one is missing."""
-        if not self.values or any(path not in found for path in self.paths()):
+    def ours(self, found: Mapping[str, Mapping[str, float]]) -> float | dict[str, float] | None:
+        """Return ours from measured values by command and path; None where one is missing."""
+        read = self.paths()
+        if not read or any(path not in found.get(of, {}) for of in read for path in read[of]):
             return None
-        unit = found[self.over] if self.over else 1.0
+        unit = found[self.over_command or self.command][self.over] if self.over else 1.0
         values = {
-            label: found[path] / unit * self.times - self.less
+            label: found[self.command][path] / unit * self.times - self.less
             for label, path in self.values.items()
         }
         return values[""] if set(values) == {""} else values

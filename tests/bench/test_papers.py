@@ -64,9 +64,10 @@ def test_the_page_is_what_the_files_say():
 
 
 def test_results_are_those_of_rows_and_no_others():
-    read = {one.command: set() for one in ROWS if one.is_measured}
+    read = {}
     for one in ROWS:
-        read.get(one.command, set()).update(one.paths())
+        for name, paths in one.paths().items():
+            read.setdefault(name, set()).update(paths)
     assert {name: set(result.values) for name, result in load_results().items()} == read
 
 
@@ -91,7 +92,7 @@ def test_an_id_that_is_taken_and_rows_that_say_nothing_are_refused(tmp_path):
     text = "\n".join(
         f"{name} = {json.dumps(value)}"
         for name, value in vars(row()).items()
-        if name not in ("values", "over")
+        if name not in ("values", "over", "over_command")
     )
     entry = f'[[row]]\n{text}\nvalue = "a.b.0"\n'
     file.write_text(entry, encoding="utf-8")
@@ -116,11 +117,13 @@ def test_an_id_that_is_taken_and_rows_that_say_nothing_are_refused(tmp_path):
 
 
 def test_ours_is_a_value_a_ratio_or_several():
-    found = {"a": 6.0, "b": 8.0, "c": 4.0}
+    found = {PRINTS: {"a": 6.0, "b": 8.0, "c": 4.0}, "other": {"c": 2.0}}
     assert row(values={"": "a"}, times=100.0).ours(found) == 600
     assert row(values={"": "b"}, over="c", times=100.0, less=100.0).ours(found) == 100
     assert row(values={"x": "a", "y": "b"}, over="c").ours(found) == {"x": 1.5, "y": 2.0}
+    assert row(values={"": "b"}, over="c", over_command="other").ours(found) == 4
     assert row(values={"": "a"}, over="none").ours(found) is None
+    assert row(values={"": "a"}, over="c", over_command="third").ours(found) is None
 
 
 def test_values_are_taken_from_what_the_command_prints_and_kept(tmp_path):
