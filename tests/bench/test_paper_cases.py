@@ -34,7 +34,7 @@ def test_sweeps_change_one_setting_and_keep_to_the_budget():
 
 
 def test_a_graph_of_all_pairs_has_density_1():
-    found = degree.of_trace(Trace.from_bags([[0, 1, 2, 3]] * 20, num_items=9), 1.0, 0)
+    found = degree.of_trace(Trace.from_bags([[0, 1, 2, 3]] * 20, num_items=11), 1.0, 0)
     assert (found["mean_degree"], found["density"]) == (3, 1)
     assert found["cut"] == 0.75
 
