@@ -17,6 +17,7 @@ from bench.measure import machine
 BETAS = (0.013, 0.036, 0.1, 0.294, 1.0)  # of PCIe, of NVLink-C2C and of one uniform memory
 CAPACITIES = (0.25, 0.5, 1.0, 2.0)
 MIXTURES = (2, 4, 8)  # the first so many traces
+BEST_OF = ("none", "fae", "grace")
 
 
 def cells(traces: Sequence[Path], asked: Sequence[str]) -> Iterator[Cell]:
@@ -67,3 +68,50 @@ def _line(entry: dict[str, Any]) -> str:
     names = "+".join(Path(trace).stem for trace in cell["traces"])
     ratios = " ".join(f"{name} {value:.2f}" for name, value in entry["throughput"].items())
     return f"{names} beta={cell['beta']} capacity={cell['capacity']}: {ratios}"
+
+
+def as_markdown(entries: Sequence[dict[str, Any]]) -> str:
+    """Return every cell as a row of a Markdown table, those of one machine together.
+
+    Args:
+        entries: Cells as :func:`run_grid` returns them.
+    """
+    asked = list(entries[0]["cell"]["entrants"])
+    rivals = [name for name in BEST_OF if name in asked]
+    heads = ["tables", *asked, "bound", f"ours / best of {', '.join(rivals)}", "imbalance"]
+    parts = []
+    for capacity in CAPACITIES:
+        for beta in BETAS:
+            here = [
+                entry
+                for entry in entries
+                if (entry["cell"]["beta"], entry["cell"]["capacity"]) == (beta, capacity)
+            ]
+            if not here:
+                continue
+            ratios = [_over_best(entry, rivals) for entry in here]
+            rows = [
+                [_names(entry), *(f"{entry['throughput'][name]:.2f}" for name in asked),
+                 f"{entry['throughput']['any_pair_bound']:.2f}", f"{ratio:.2f}",
+                 f"{entry['imbalance']['ours']:.0%}"]
+                for entry, ratio in zip(here, ratios, strict=True)
+            ]  # fmt: skip
+            lost = sum(ratio < 0.995 for ratio in ratios)
+            parts += [
+                f"### Capacity {capacity:g}, beta {beta:g}",
+                f"Ours below the best in {lost} of {len(here)} models, least {min(ratios):.2f}, "
+                f"mean {sum(ratios) / len(ratios):.2f}.",
+                "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows]),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(entry: dict[str, Any]) -> str:
+    """Return the traces of a cell; a mixture by how many it holds and what comes last."""
+    names = [Path(trace).stem for trace in entry["cell"]["traces"]]
+    return names[0] if len(names) == 1 else f"the first {len(names)}, {names[0]} to {names[-1]}"
+
+
+def _over_best(entry: dict[str, Any], rivals: Sequence[str]) -> float:
+    """Return ours over the best rival."""
+    return float(entry["throughput"]["ours"] / max(entry["throughput"][name] for name in rivals))

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench import placement_entrants as entrants
 from bench.kept_cells import Cell
-from bench.placement_grid import run_grid
+from bench.placement_grid import as_markdown, run_grid
 from bench.rivals import pair_oracle
 from bench.rivals.lru import lru_found
 from bench.run import emit
@@ -198,6 +198,9 @@ def _ours(splits: Sequence[Split], rows: int, capacity: float, beta: float) -> l
     type=click.Path(dir_okay=False, path_type=Path),
     help="Every beta and capacity, each trace and mixtures of 2, 4 and 8; kept here, resumed.",
 )
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Write the grid's tables."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     traces: tuple[Path, ...],
@@ -206,6 +209,7 @@ def command(
     seed: int,
     only: tuple[str, ...],
     out: Path | None,
+    markdown: Path | None,
     as_json: bool,
 ) -> None:
     """Parse, measure, print."""
@@ -217,7 +221,10 @@ def command(
             tables = [read(path) for path in cell["traces"]]
             return placement(tables, cell["beta"], cell["capacity"], seed, cell["entrants"])
 
-        emit(run_grid(measure, traces, only or ENTRANTS, out), as_json, "placement")
+        result = run_grid(measure, traces, only or ENTRANTS, out)
+        if markdown is not None:
+            markdown.write_text(as_markdown(result["cells"]), encoding="utf-8")
+        emit(result, as_json, "placement")
         return
     splits = [split_bags(read_npz(trace), seed) for trace in traces]
     result = placement(splits, beta, capacity, seed, only or ENTRANTS)

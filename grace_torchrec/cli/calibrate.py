@@ -7,13 +7,14 @@ from pathlib import Path
 import click
 
 from grace_sharding.calibration import Calibration, calibrate
+from grace_torchrec.cli.options import OutPath
 
 
 @click.command(name="calibrate")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutPath(in_folder=True),
     help="Write the memory model here, for plan --memory FILE.",
 )
 @click.option("--row-bytes", default=256, show_default=True, help="Bytes of the rows gathered.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.cli.options import OutPath
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
 
@@ -19,9 +20,7 @@ Target = Literal["module", "torchscript"]
 @click.command()
 @click.argument("model")
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Served folder to write."
-)
+@click.option("-o", "--out", required=True, type=OutPath(), help="Served folder to write.")
 @click.option(
     "--row-dtype",
     type=click.Choice(get_args(RowDtype)),

@@ -7,7 +7,12 @@ import click
 from rich.console import Console
 
 from grace_sharding.memory_files import memory_named
-from grace_torchrec.cli.options import budget_option, hbm_bytes_option, progress_to_stderr
+from grace_torchrec.cli.options import (
+    OutPath,
+    budget_option,
+    hbm_bytes_option,
+    progress_to_stderr,
+)
 from grace_torchrec.demo.job import run
 from grace_torchrec.demo.result import DemoResult
 from grace_torchrec.plans.plan import Plan, PlanOptions
@@ -44,7 +49,7 @@ GENERATED = (10_000, 12_000)  # items, bags
 @budget_option
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=OutPath(),
     default=Path("grace-demo"),
     show_default=True,
     help="Receives profile/, plan/, report.html and tensorboard/.",

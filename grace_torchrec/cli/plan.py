@@ -8,7 +8,12 @@ import click
 from grace_sharding.memory_files import memory_named
 from grace_torchrec import api
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import budget_option, hbm_bytes_option, progress_to_stderr
+from grace_torchrec.cli.options import (
+    OutPath,
+    budget_option,
+    hbm_bytes_option,
+    progress_to_stderr,
+)
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile
@@ -38,7 +43,7 @@ from grace_torchrec.traces.profile import Profile
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=OutPath(),
     default=Path("plan"),
     show_default=True,
     help="Plan folder to write.",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from grace_torchrec.cli.options import OutPath
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.readers import FORMATS, ItemNames
 from grace_torchrec.traces.shards import Thinning, read_shards
@@ -15,9 +16,7 @@ from grace_torchrec.views.profile_text import profile_lines
 @click.argument(
     "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Profile folder to write."
-)
+@click.option("-o", "--out", required=True, type=OutPath(), help="Profile folder to write.")
 @click.option("--table", default="t_history", show_default=True, help="Table the trace belongs to.")
 @click.option(
     "--feature",

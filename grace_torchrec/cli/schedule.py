@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.cli.options import OutPath
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
@@ -21,13 +22,11 @@ from grace_torchrec.views.schedule_text import schedule_lines
 @click.option(
     "--stats", type=click.Path(path_type=Path), help="Cost file (default: profile the model)."
 )
-@click.option(
-    "--save-stats", type=click.Path(path_type=Path), help="Write the costs that were used."
-)
+@click.option("--save-stats", type=OutPath(in_folder=True), help="Write the costs that were used.")
 @click.option("--prove", is_flag=True, help="Exit 1 unless the race check finds nothing.")
 @click.option("--queries", default=3, show_default=True, help="Queries in flight to check.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Write a Gantt chart.")
+@click.option("--trace", type=OutPath(in_folder=True), help="Write a trace for Perfetto.")
+@click.option("--svg", type=OutPath(in_folder=True), help="Write a Gantt chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def schedule(
     model: str,

@@ -92,9 +92,10 @@ class Finalist:
         """Return the most valuable sums of the fit bags, at most a share of them."""
         return _first(self.held_ranked, self.held_sums, share)
 
-    def first(self, share: float) -> StoredSums:
-        """Return the most valuable sums of all bags, at most a share of them."""
-        return _first(self.refit.ranked, self.refit.sums, share)
+    def first(self, share: float, most: int | None = None) -> StoredSums:
+        """Return the most valuable sums of all bags, at most a share of them, at most ``most``."""
+        sums = _first(self.refit.ranked, self.refit.sums, share)
+        return sums if most is None or sums.num_sums <= most else self.refit.ranked.first(most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,9 +95,11 @@ def offer_of(
                 continue
             size = f" first={share:g}" if share < 1 else ""
             name, key = f"{one.parameter}{size}".strip(), (one.method, "", sums.num_sums)
-            options[key] = SumsOption(one.method, name, sums, partial(one.first, share))
+            # More bags make more sums, which would push rows out of HBM that were judged in it.
+            first = partial(one.first, share, sums.num_sums if len(shares) > 1 else None)
+            options[key] = SumsOption(one.method, name, sums, first)
             if apart and not isinstance(sums.code, SetCode):
-                refit = partial(_apart, partial(one.first, share), choice.bags.all)
+                refit = partial(_apart, first, choice.bags.all)
                 key, name = (SETS, one.method, sums.num_sums), f"from={one.picked}{size}"
                 options[key] = SumsOption(SETS, name, apart.first(sums), refit)
     cut = max((one.reads.cut for one in finalists), default=0.0)

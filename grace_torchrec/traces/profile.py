@@ -58,6 +58,15 @@ class Profile:
 
     tables: Mapping[str, TableProfile]
 
+    def __repr__(self) -> str:
+        """Name every table and how much of it was recorded."""
+        parts = [
+            f"{name}: {table.trace.num_bags:,} bags, {table.trace.num_ids:,} ids of "
+            f"{table.trace.num_items:,} items"
+            for name, table in self.tables.items()
+        ]
+        return f"Profile({'; '.join(parts)})"
+
     @classmethod
     def from_trace(
         cls, table: str, trace: Trace, features: tuple[str, ...] | None = None

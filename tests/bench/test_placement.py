@@ -5,6 +5,7 @@ import pytest
 
 from bench.cases.placement import placement
 from bench.placement_entrants import nothing, units_of
+from bench.placement_grid import BETAS, CAPACITIES, as_markdown, run_grid
 from bench.stored import Stored
 from bench.two_memories import BATCH, Served, figures, serve, served
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -75,3 +76,25 @@ def test_ours_and_hot_rows_reach_their_bars_on_held_out_bags(trace_path, name):
     assert found["fae"] >= 1.05
     assert found["ours"] >= BARS.get(name, 1.0)
     assert found["ours"] >= 0.95 * max(found["none"], found["fae"], found["grace"])
+
+
+def test_a_grid_goes_on_where_it_stopped_and_prints_losses_like_wins(tmp_path):
+    measured = []
+
+    def measure(cell):
+        measured.append(cell)
+        ours = 1.2 if cell["beta"] < 0.1 else 0.9
+        throughput = {"none": 1.0, "grace": 1.0, "ours": ours, "any_pair_bound": 2.0}
+        return {"throughput": throughput, "imbalance": {"ours": 0.1}}
+
+    traces, asked = [tmp_path / "a.npz", tmp_path / "b.npz"], ("none", "grace", "ours")
+    out = tmp_path / "cells" / "grid.jsonl"
+    first = run_grid(measure, traces, asked, out)
+    assert len(measured) == len(first["cells"]) == 3 * len(BETAS) * len(CAPACITIES)
+    out.write_text(out.read_text() + '{"cut off')
+    assert run_grid(measure, traces, asked, out) == first
+    assert len(measured) == len(first["cells"])
+    text = as_markdown(first["cells"])
+    assert text.count("Ours below the best in 0 of 3 models, least 1.20") == 2 * len(CAPACITIES)
+    assert text.count("Ours below the best in 3 of 3 models, least 0.90") == 3 * len(CAPACITIES)
+    assert "| the first 2, a to b | 1.00 | 1.00 | 0.90 | 2.00 | 0.90 | 10% |" in text

@@ -139,6 +139,19 @@ def test_a_table_without_bags_is_left_alone(spec_of):
     assert settled.mode == "stock"
 
 
+def test_no_more_sums_are_shipped_than_were_judged_where_rows_compete_with_them(spec_of, grouped):
+    """All bags make more sums than the fit bags do; they would push rows out of HBM."""
+    bags = split_validation(grouped(800))
+    choice = judge_all(bags, AHEAD)
+    assert choice.best.refit.sums.num_sums > choice.best.held_sums.num_sums
+    contested, free = (
+        offer_of(spec_of(), choice, choice.finalists, shares, by_row=True)
+        for shares in (SHARES, SHARES[-1:])
+    )
+    assert all(one.refit().num_sums <= one.held.num_sums for one in contested.options)
+    assert any(one.refit().num_sums > one.held.num_sums for one in free.options)
+
+
 def test_tables_that_are_never_read_take_the_hbm_that_nobody_wants(spec_of):
     """The smaller first; a table that is read comes before them."""
     offers = []

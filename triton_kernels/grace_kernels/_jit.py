@@ -1,18 +1,27 @@
-"""njit with a disk cache that knows all sources of its folder.
+"""njit with a disk cache that knows all sources of its folder, and that processes may share.
 
 numba renews a cached function when *its own* file changes. Here functions of one file are
 compiled into those of another, so an upgrade or an edit could run yesterday's machine code.
 The stamp of every cached function is therefore a hash over all sources of its folder.
+
+numba numbers the files that hold machine code, and writes the index that names them first. Two
+processes that compile a function for different arguments at a time take the same number, and then
+one loads what the other compiled: a crash. A process that is killed in between leaves an index
+that names old code. Here a file is named after all that its code depends on, and written first.
 """
 
+import contextlib
 import functools
+import glob
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numba
 from numba import cfunc, njit
 from numba.core import sigutils
+from numba.core.caching import IndexDataCacheFile
 from numba.core.ccallback import CFunc
 
 
@@ -47,7 +56,7 @@ def jit(function: Any = None, *, parallel: bool = False, inline: bool = False) -
 
 def compile_for_address(function: Callable[..., Any], signature: Any) -> Any:
     """Compile for callers that hold an address (``.address`` of the result), cached like ``jit``."""
-    given = sigutils.normalize_signature(signature)  # type: ignore[no-untyped-call]
+    given = sigutils.normalize_signature(signature)
     compiled = CFunc(function, given, locals={}, options={"nopython": True})
     try:
         compiled.enable_caching()
@@ -70,10 +79,52 @@ def _compile(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     return compiled
 
 
+class CodeFiles(IndexDataCacheFile):
+    """The disk cache of one function: an index, and a file for every signature.
+
+    An index that lost an entry to another process costs compiling once more, no more than that.
+
+    Args:
+        cache_path: Folder.
+        filename_base: Start of all names.
+        source_stamp: Hash of the sources.
+    """
+
+    def __init__(self, cache_path: str, filename_base: str, source_stamp: str) -> None:
+        super().__init__(cache_path, filename_base, source_stamp)
+        self._base = filename_base
+        self._tag = source_stamp[:16]
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep what was compiled: the code, then the index that names it."""
+        name = self._name_of(key)
+        self._save_data(name, data)
+        overloads = self._load_index()
+        if not overloads:
+            self._remove_old()
+        overloads[key] = name
+        self._save_index(overloads)
+
+    def _name_of(self, key: Any) -> str:
+        """Return a name that no other code has: of other sources, signatures, CPUs or numbas."""
+        told = repr((self._source_stamp, numba.__version__, key))
+        return f"{self._base}.{self._tag}.{hashlib.sha256(told.encode()).hexdigest()[:24]}.nbc"
+
+    def _remove_old(self) -> None:
+        """Remove code of other sources: no index names it any more."""
+        for path in Path(self._cache_path).glob(f"{glob.escape(self._base)}.*.nbc"):
+            if f".{self._tag}." not in path.name:
+                with contextlib.suppress(OSError):  # another process was faster
+                    path.unlink()
+
+
 def _stamped(compiled: Any, function: Callable[..., Any]) -> bool:
-    """Put the stamp into the cache of a function; tell whether its cache takes one."""
-    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if index is None or not hasattr(index, "_source_stamp"):
+    """Give a function a cache of ours; tell whether this numba takes one."""
+    cache = getattr(compiled, "_cache", None)
+    theirs = getattr(cache, "_cache_file", None)
+    if type(theirs) is not IndexDataCacheFile or not str(theirs._index_name).endswith(".nbi"):
         return False
-    index._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+    base = str(theirs._index_name).removesuffix(".nbi")
+    stamp = _stamp(Path(function.__code__.co_filename).parent)
+    cache._cache_file = CodeFiles(theirs._cache_path, base, stamp)  # type: ignore[union-attr]
     return True
