@@ -46,7 +46,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     (1.0, -1.0)
     """
     ranks = [np.argsort(np.argsort(values, kind="stable")) for values in (first, second)]
-    return round(float(np.corrcoef(*ranks)[0, 1]), 12)
+    return round(float(np.corrcoef(ranks[0], ranks[1])[0, 1]), 12)
 
 
 def degree(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from bench.run import emit
 from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.grouping.pair_counts import PairCounts, count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
+from grace_torchrec.sums.clusters import ClusterCode
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.split import split_bags
@@ -39,13 +40,13 @@ def growth(pairs: PairCounts, test: Trace, budget: int, rule: GrowthRule) -> dic
         budget: Most sums.
         rule: What the other two settings are.
     """
-    return {
-        name: [
-            {name: value, **_grown(pairs, test, budget, replace(rule, **{name: value}))}
-            for value in values
-        ]
-        for name, values in SWEEPS.items()
-    }
+    found: dict[str, Any] = {name: [] for name in SWEEPS}
+    for name, values in SWEEPS.items():
+        for value in values:
+            changed: dict[str, Any] = {name: value}
+            figures = _grown(pairs, test, budget, replace(rule, **changed))
+            found[name].append({**changed, **figures})
+    return found
 
 
 def _grown(pairs: PairCounts, test: Trace, budget: int, rule: GrowthRule) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def _grown(pairs: PairCounts, test: Trace, budget: int, rule: GrowthRule) -> dic
 
 def mean_cluster_size(sums: StoredSums) -> float:
     """Return how many items a cluster has, 0 where there are none."""
-    code = sums.code.item_code_N
-    clustered = code[code >= 0]
+    assert isinstance(sums.code, ClusterCode)
+    clustered = sums.code.item_code_N[sums.code.item_code_N >= 0]
     return clustered.size / max(np.unique(clustered >> SLOT_BITS).size, 1)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from bench.scoreboard.rows import PrintedRow
 from grace_torchrec.errors import GraceError
 
-FILE = Path(__file__).parents[1] / "data" / "papers.json"
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "bench" / "data" / "papers.json"
 TRACES = "TRACES"
 Document = dict[str, Any]
 
@@ -86,7 +87,7 @@ def measure(
     path: Path = FILE,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run commands and keep the values that any row reads from them.
+    """Run commands and keep the values that any row reads from them; results of no row are dropped.
 
     Args:
         rows: All rows.
@@ -100,7 +101,8 @@ def measure(
     """
     if traces is None and any(TRACES in command for command in commands):
         raise GraceError("papers: a command needs real traces; give --traces DIR")
-    results = load_results(path)
+    read = {command for row in rows for command in row.paths()}
+    results = {name: result for name, result in load_results(path).items() if name in read}
     for number, command in enumerate(commands, 1):
         say(f"{number} of {len(commands)}: {command}")
         results[command] = result_of(command, rows, run(command, traces))
@@ -113,8 +115,10 @@ def run(command: str, traces: Path | None) -> Document:
     Raises:
         GraceError: the command fails or prints no object.
     """
-    parts = [part.replace(TRACES, str(traces), 1) for part in shlex.split(command)]
-    done = subprocess.run([sys.executable, *parts[1:]], capture_output=True, text=True, check=False)
+    folder = str(traces.resolve()) if traces is not None else TRACES
+    parts = [part.replace(TRACES, folder, 1) for part in shlex.split(command)]
+    call = [sys.executable, *parts[1:]]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         last = (done.stderr.splitlines() or ["it printed nothing"])[-1]

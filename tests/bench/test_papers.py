@@ -128,9 +128,11 @@ def test_ours_is_a_value_a_ratio_or_several():
 
 def test_values_are_taken_from_what_the_command_prints_and_kept(tmp_path):
     rows, file = [row(), row(id="two", values={"": "a.b.1"})], tmp_path / "papers.json"
+    save_results({"of no row": Result("2026-01-01", values={"a": 1.0})}, file)
     assert wanted(rows, {}, again=False) == [PRINTS]
     measure(rows, [PRINTS], None, path=file)
     kept = load_results(file)
+    assert list(kept) == [PRINTS]
     assert kept[PRINTS].values == {"a.b.0": 6.0, "a.b.1": 8.0}
     assert [one["ours"] for one in joined(rows, kept)] == [6.0, 8.0]
     assert [path.name for path in tmp_path.iterdir()] == ["papers.json"]
