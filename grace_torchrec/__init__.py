@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from grace_torchrec.serve.convert import convert as convert
     from grace_torchrec.serve.delta import publish_delta as publish_delta
     from grace_torchrec.serve.files import load_served as load_served
+    from grace_torchrec.serve.refresh import Refresher as Refresher
     from grace_torchrec.serve.served import Served as Served
     from grace_torchrec.traces.profile import Profile as Profile
+    from grace_torchrec.traces.recorder import TraceRecorder as TraceRecorder
     from grace_torchrec.traces.trace import Trace as Trace
 
     __version__: str
@@ -52,11 +54,13 @@ _EXPORTS = {  # public name -> the module that defines it
     "PlanMismatch": "grace_torchrec.errors",
     "PlanOptions": "grace_torchrec.plans.plan",
     "Profile": "grace_torchrec.traces.profile",
+    "Refresher": "grace_torchrec.serve.refresh",
     "RewrittenBatch": "grace_torchrec.modules.rewritten_batch",
     "Served": "grace_torchrec.serve.served",
     "StaleSums": "grace_torchrec.errors",
     "Swapped": "grace_torchrec.modules.swap",
     "Trace": "grace_torchrec.traces.trace",
+    "TraceRecorder": "grace_torchrec.traces.recorder",
     "accelerate_": "grace_torchrec.api",
     "calibrate": "grace_sharding.calibration",
     "convert": "grace_torchrec.serve.convert",

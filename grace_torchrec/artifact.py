@@ -2,12 +2,15 @@
 
 Flow: profiles and plans are saved and loaded through these two functions.
 A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
-the arrays. Nothing is ever unpickled.
+the arrays. Nothing is ever unpickled.  A process that is killed at any time leaves the old folder
+or the new one, and at most one unfinished folder beside it, which :func:`recover` removes.
 """
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,6 +27,7 @@ from grace_torchrec.strict_files import plain_file, read_arrays, read_json
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2(2)
 
 
 def write_folder(
@@ -46,6 +50,29 @@ def write_folder(
         )
         checked = {**document, "arrays_sha256": _sha256(aside / ARRAYS_FILE)}
         write_document(aside / f"{name}.json", checked)
+
+
+def recover(path: str | os.PathLike[str]) -> int:
+    """Clear up after a writer of ``path`` that was killed; only while nobody writes there.
+
+    Where the system cannot exchange two folders in one step, such a writer may leave the old folder
+    beside its place and nothing in it: it is put back.
+
+    Returns:
+        How many unfinished folders were removed.
+    """
+    target, removed = Path(path), 0
+    leftover = re.compile(rf"\.{re.escape(target.name)}\.(old\.)?[a-z0-9_]{{8}}")
+    for folder in sorted(target.parent.glob(f".{target.name}.*")):
+        found = leftover.fullmatch(folder.name)
+        if found is None or not folder.is_dir():
+            continue
+        if found[1] and not target.exists() and any(folder.iterdir()):
+            folder.rename(target)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+    return removed
 
 
 @contextmanager
@@ -138,7 +165,7 @@ def _swap_in(aside: Path, target: Path) -> None:
     """Put ``aside`` at ``target``; the old folder is only removed once the new one stands."""
     if not target.exists():
         aside.rename(target)
-    else:
+    elif not _exchange(aside, target):
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
         target.rename(old)  # rename onto an empty folder replaces it
         try:
@@ -148,6 +175,16 @@ def _swap_in(aside: Path, target: Path) -> None:
             raise
         shutil.rmtree(old, ignore_errors=True)
     _fsync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step; False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    failed = renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
+    return not failed
 
 
 def _fsync(path: Path) -> None:

@@ -122,6 +122,13 @@ class Profile:
         Raises:
             GraceError: ``path`` is something else than a profile folder, or cannot be written.
         """
+        artifact.write_folder(path, "profile", *self.as_folder())
+
+    def as_folder(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the document and the arrays that stand on disk for this profile.
+
+        Arrays of a table are called ``<number>.<name>``; readers pass over names they do not know.
+        """
         arrays: dict[str, npt.NDArray[Any]] = {}
         tables: dict[str, Any] = {}
         for index, (name, table) in enumerate(self.tables.items()):
@@ -138,7 +145,7 @@ class Profile:
                 "fingerprint": table.fingerprint(),
                 **({"note": trace.note} if trace.note else {}),
             }
-        artifact.write_folder(path, "profile", {"schema": SCHEMA, "tables": tables}, arrays)
+        return {"schema": SCHEMA, "tables": tables}, arrays
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":

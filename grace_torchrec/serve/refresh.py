@@ -1,0 +1,300 @@
+"""Refresh: a new plan from live bags, made beside the running model, proven, and put in its place.
+
+Flow: recorder -> drift -> *Refresher*: profile -> plan -> convert -> proof -> flip between batches.
+A refresh runs in a thread of the lowest priority, one at a time.  Whatever goes wrong in it leaves
+what runs as it was, and is written down.  Where no sums gain, or those that are there do not any
+more, requests go to the stock model.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import numba
+from torch import nn
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.arguments import expect, expect_model
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.plan import Plan
+from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.serve.background import Turns, in_background
+from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.delta import Delta, publish_delta
+from grace_torchrec.serve.drift import Drift, drift
+from grace_torchrec.serve.proof import prove
+from grace_torchrec.serve.refresh_record import Refresh, Steps
+from grace_torchrec.serve.served import Served
+from grace_torchrec.serve.serving_place import Place, Serves
+from grace_torchrec.traces.profile import Profile
+from grace_torchrec.traces.recorder import TraceRecorder
+
+When = Literal["drift", "always"]
+OVERDUE = ("stale", "worse than none", "no sums")
+LEAST_BAGS = 100  # with an id, of the best recorded table; fewer make no plan
+
+
+class Refresher:
+    """Keeps what is served up to date with what is asked for.
+
+    Args:
+        model: The stock model: the float rows of every refresh, and the fall-back.  Only read.
+        target: What is served now: a Served; an engine, which has ``replace(served)`` and
+            ``use_stock(on)``; or None: the stock model.
+        recorder: Samples live bags.
+        memory: The machine that serves.
+        options: Of the plans (default: those of the plan that is served).
+        example: One batch: the model's positional arguments.
+        served: What an engine serves now, if that is a Served.
+        conversion: Arguments of ``convert`` beside model, plan and example.
+        tolerance: See ``drift``.
+        least_bags: Recorded bags with an id, of one table or more, without which nothing is refreshed.
+        keep: Records of the history.
+        clock: Seconds since the epoch; that of the recorder.
+
+    Raises:
+        NotSupported: the model holds no stock collection, or scripted models are asked for.
+        GraceError: an argument is something else.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        target: "Served | Serves | None",
+        recorder: TraceRecorder,
+        memory: MemoryModel,
+        options: PlanOptions | None = None,
+        *,
+        example: tuple[Any, ...],
+        served: Served | None = None,
+        conversion: Mapping[str, Any] | None = None,
+        tolerance: float = 0.02,
+        least_bags: int = LEAST_BAGS,
+        keep: int = 1000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        expect_model("Refresher", model)
+        expect("Refresher", "recorder", recorder, TraceRecorder)
+        expect("Refresher", "memory", memory, MemoryModel)
+        self._specs = table_specs(model)
+        if not self._specs:
+            raise NotSupported("Refresher: model holds no stock EmbeddingBagCollection")
+        self._conversion = dict(conversion or {})
+        if self._conversion.get("target", "module") != "module":
+            raise NotSupported("Refresher: scripted models cannot be proven; use target='module'")
+        if isinstance(target, Served):
+            served = target
+        elif target is not None and not isinstance(target, Serves):
+            raise GraceError(
+                f"Refresher: target is a {type(target).__name__}; give a Served, an engine or None"
+            )
+        self._place = Place(model, target, served, recorder)
+        plan = served.plan if served is not None else None
+        self._options = options or (plan.options if plan is not None else PlanOptions())
+        self._model, self._recorder, self._memory = model, recorder, memory
+        self._example, self._tolerance = example, tolerance
+        self._least_bags, self._clock = least_bags, clock
+        self._planned_at = clock()  # later bags are not among those the plan was made from
+        self._history: deque[Refresh] = deque(maxlen=keep)
+        self._count = 0
+        self._one_refresh = threading.Lock()
+        self._deltas = threading.Lock()
+        self._missed: list[Delta] | None = None  # published since a rebuild read the rows
+        self._version = 0  # of what is served, as far as deltas were published here
+        self._turns: Turns | None = None
+        numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
+
+    @property
+    def served(self) -> nn.Module:
+        """What answers now: a Served, or the stock model.  Ask again for each batch."""
+        return self._place.answering
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that is served; None while the stock model is."""
+        return self._place.plan
+
+    @property
+    def history(self) -> tuple[Refresh, ...]:
+        """What happened, the latest last."""
+        return tuple(self._history)
+
+    def drift(self) -> Drift | None:
+        """Compare the plan that is served, None if there is none, with bags since it was made."""
+        plan = self.plan
+        if plan is None:
+            return None
+        live = self._recorder.profile(since_s=self._planned_at)
+        return drift(plan, live, tolerance=self._tolerance)
+
+    def refresh_now(self) -> Refresh:
+        """Rebuild from what is recorded now, wait for the end, and return what happened.
+
+        A failure is told in the record (``outcome``, ``error``), not raised.
+
+        Raises:
+            GraceError: another refresh runs.
+        """
+        if not self._one_refresh.acquire(blocking=False):
+            raise GraceError("Refresher: a refresh runs already; wait for it")
+        try:
+            return in_background(self._refresh)
+        finally:
+            self._one_refresh.release()
+
+    def start(self, interval_s: float, when: When = "drift") -> "Refresher":
+        """Look every ``interval_s`` seconds whether to refresh; return self.
+
+        Args:
+            interval_s: Above 0.
+            when: ``drift``: when the plan is stale or worse than none, or nothing is stored;
+                ``always``.
+
+        Raises:
+            GraceError: it is started already, or an argument is out of range.
+        """
+        if when not in get_args(When):
+            raise GraceError(f"Refresher: when must be one of {get_args(When)}, got {when!r}")
+        if self._turns is not None:
+            raise GraceError("Refresher: started already; stop() first")
+        self._turns = Turns(lambda: self._turn(when), interval_s)
+        return self
+
+    def stop(self) -> None:
+        """Look no more; a refresh under way is waited for.  What is served stays."""
+        if self._turns is not None:
+            self._turns.stop()
+            self._turns = None
+
+    def publish_delta(self, delta: Delta) -> int:
+        """Give trained rows to what is served, also if a refresh that missed them is under way.
+
+        The rows must be in the model already: later refreshes, and the fall-back, read them there.
+        Argument and errors are those of ``grace_torchrec.publish_delta``.
+
+        Returns:
+            The version of what is served; 0 while the stock model is.
+        """
+        with self._deltas:
+            served = self._place.served
+            self._version = 0 if served is None else publish_delta(served, delta)
+            if self._missed is not None:
+                self._missed.append(delta)
+            return self._version
+
+    def _turn(self, when: When) -> None:
+        """Refresh if it is time."""
+        if not self._one_refresh.acquire(blocking=False):
+            return
+        try:
+            found = self._checked_drift() if when == "drift" else None
+            verdict = found.verdict if found is not None else None
+            if found is not None and verdict == "worse than none":
+                self._fall_back(found)
+            if when == "always" or self.plan is None or verdict in OVERDUE:
+                self._refresh(found)
+        finally:
+            self._one_refresh.release()
+
+    def _fall_back(self, found: Drift) -> None:
+        """Let the stock model answer at once."""
+        steps, reason = Steps(self._clock(), found), "worse than none on live bags"
+        try:
+            self._place.use_stock()
+            self._write_down(steps, "stock", reason)
+        except Exception as error:  # an engine without a stock model, or one that is closed
+            self._write_down(steps, "failed", reason, error)
+
+    def _checked_drift(self) -> Drift | None:
+        """Return the drift; an error is written down."""
+        try:
+            return self.drift()
+        except Exception as error:
+            self._write_down(Steps(self._clock()), "failed", "drift could not be measured", error)
+            return None
+
+    def _refresh(self, found: Drift | None = None) -> Refresh:
+        """Rebuild and flip; return what happened."""
+        steps = Steps(self._clock(), found or self._checked_drift())
+        try:
+            outcome, reason = self._rebuild(steps)
+            return self._write_down(steps, outcome, reason)
+        except Exception as error:
+            return self._write_down(steps, "failed", f"while it {steps.name}", error)
+        finally:
+            with self._deltas:
+                self._missed = None
+
+    def _rebuild(self, steps: Steps) -> tuple[str, str]:
+        """Take every step; return outcome and reason."""
+        steps.begin("took the sample")
+        planned_at = self._clock()
+        profile = self._recorder.profile()
+        steps.bags = max((table.trace.num_bags for table in profile.tables.values()), default=0)
+        if steps.bags < self._least_bags:
+            return "skipped", f"{steps.bags} bags are recorded, {self._least_bags} are needed"
+        steps.begin("planned")
+        plan = make_plan(self._specs, profile, self._memory, self._options)
+        steps.plan = plan
+        if all(table.verdict == "leave stock" for table in plan.tables.values()):
+            self._place.use_stock()
+            reasons = sorted({table.reason for table in plan.tables.values()})
+            return "stock", f"no table gains: {'; '.join(reasons)}"
+        steps.begin("converted")
+        before = self._place.served
+        with self._deltas:  # rows are read from here on
+            self._missed, self._version = [], 0 if before is None else before.version
+        served = convert(self._model, plan, example=self._example, **self._conversion)
+        steps.begin("proved")
+        caught_up = self._prove(served, profile, steps)
+        steps.begin("flipped")
+        with self._deltas:
+            caught_up += self._catch_up(served)
+            if before is not None and before.version != self._version:
+                raise GraceError(
+                    "rows were published to the served model itself meanwhile; publish them with "
+                    "Refresher.publish_delta"
+                )
+            self._place.replace(served)
+        self._planned_at = planned_at
+        return "flipped", f"caught up with {caught_up} deltas" if caught_up else ""
+
+    def _prove(self, served: Served, profile: Profile, steps: Steps) -> int:
+        """Refuse a model that computes something else than the stock one; return deltas caught up.
+
+        Raises:
+            GraceError: it does.
+        """
+        caught_up = 0
+        while True:
+            with self._deltas:
+                more = self._catch_up(served)
+            proof = prove(self._model, served, profile)
+            caught_up, steps.worst = caught_up + more, proof.worst
+            if proof:
+                return caught_up
+            if not self._missed:  # no rows came between
+                raise GraceError(
+                    f"{proof.where}: a pooled value is {proof.worst:.3g} times as far from the "
+                    "stock model's as rounding allows; were rows written and not published?"
+                )
+
+    def _catch_up(self, served: Served) -> int:
+        """Publish to a new model what it missed; return how many deltas that were."""
+        missed, self._missed = self._missed or [], []
+        for delta in missed:
+            publish_delta(served, delta)
+        return len(missed)
+
+    def _write_down(
+        self, steps: Steps, outcome: str, reason: str, error: Exception | None = None
+    ) -> Refresh:
+        """Keep a record."""
+        self._count += 1
+        record = steps.record(self._count, outcome, reason, error)
+        self._history.append(record)
+        return record

@@ -1,0 +1,40 @@
+"""Live hooks: what a module is called with, told to a recorder.
+
+Flow: recorder -> *LiveHook* on each module that takes bags -> ``observe``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grace_torchrec.traces.live_batches import bags_in
+
+Observe = Callable[[Any, tuple[str, ...]], None]
+
+
+class LiveHook:
+    """A forward pre-hook; copies and pickles of it tell nobody, compiled graphs leave it out.
+
+    Args:
+        observe: Takes bags, and the names of the tables they are for.
+        names: Of the tables of the module.
+    """
+
+    def __init__(self, observe: Observe | None, names: tuple[str, ...]) -> None:
+        self.observe, self.names = observe, names
+
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Tell what a module is called with."""
+        if torch.compiler.is_compiling() or self.observe is None:
+            return
+        for bags in bags_in(args, kwargs):
+            self.observe(bags, self.names)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LiveHook":
+        """Return a hook that tells nobody."""
+        return LiveHook(None, self.names)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a hook that tells nobody."""
+        return LiveHook, (None, self.names)

@@ -1,0 +1,62 @@
+"""Snapshots: something is saved again and again by a thread of its own, of the lowest priority.
+
+Flow: recorder -> *Snapshots* -> a folder that is whole at any time.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+
+from grace_torchrec import artifact
+from grace_torchrec.errors import GraceError
+from grace_torchrec.priority import lower_priority
+
+
+class Snapshots:
+    """A thread that saves every so many seconds; an error is kept, and the next turn tries again.
+
+    Args:
+        save: Writes a folder, whole or not at all.
+        path: The folder; what a killed writer left beside it is cleared up first.
+        interval_s: Seconds between two snapshots, above 0.
+
+    Attributes:
+        written: Snapshots written.
+        error: The last error, empty once a snapshot was written again.
+
+    Raises:
+        GraceError: ``interval_s`` is out of range.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[str | os.PathLike[str]], None],
+        path: str | os.PathLike[str],
+        interval_s: float,
+    ) -> None:
+        if not interval_s > 0:
+            raise GraceError(f"snapshots: interval_s is {interval_s}; give seconds above 0")
+        artifact.recover(path)
+        self.written, self.error = 0, ""
+        self._save, self._path, self._interval_s = save, path, interval_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="grace-snapshots", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write a last snapshot and end the thread."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Save in turns, and once more at the end."""
+        lower_priority()
+        while True:
+            is_last = self._closing.wait(self._interval_s)
+            try:
+                self._save(self._path)
+                self.written, self.error = self.written + 1, ""
+            except Exception as error:
+                self.error = f"{type(error).__name__}: {error}"
+            if is_last:
+                return

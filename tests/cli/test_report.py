@@ -1,0 +1,49 @@
+"""``grace-torchrec report``: a page, and the same plan for TensorBoard."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.cli.main import main
+from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.traces.profile import Profile, TableProfile
+from grace_torchrec.traces.synthetic import generate
+
+
+@pytest.fixture(scope="module")
+def made():
+    specs = [TableSpec("m", "t_item", 900, 32, "fp32", "sum", ("item",), False)]
+    profile = Profile({"t_item": TableProfile(generate(900, 800, seed=3), ("item",))})
+    return make_plan(specs, profile, MemoryModel.named("a40"), PlanOptions(methods=("subsets",)))
+
+
+@pytest.fixture
+def plan(made, tmp_path):
+    made.save(tmp_path / "plan")
+    return made
+
+
+def test_a_plan_is_written_for_tensorboard_beside_the_page(plan, tmp_path, capsys):
+    args = ["report", "plan", "-o", "page.html", "--tensorboard", "board", "--json"]
+    args = [str(tmp_path / arg) if arg in ("plan", "page.html", "board") else arg for arg in args]
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    assert ended.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tensorboard"] == str(tmp_path / "board")
+    assert (tmp_path / "page.html").is_file()
+    events = EventAccumulator(printed["tensorboard"]).Reload()
+    (saved,) = events.Scalars("grace/m.t_item/saved_reads")
+    assert saved.value == pytest.approx(plan.tables["m.t_item"].predicted.cut)
+
+
+def test_without_the_option_there_is_a_page_only(plan, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "plan"), "-o", str(tmp_path / "page.html"), "--json"])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["tensorboard"] is None
+    assert {path.name for path in tmp_path.iterdir()} == {"plan", "page.html"}

@@ -1,0 +1,146 @@
+"""What a recorder writes is a profile, whole at any time, and enough to go on."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+
+import grace_torchrec as grace
+from grace_torchrec import artifact
+from grace_torchrec.traces.recorder import TraceRecorder
+from grace_torchrec.traces.snapshots import Snapshots
+
+
+def model_of(rows: int = 50, name: str = "t_item", is_weighted: bool = False) -> nn.Module:
+    table = EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=4, feature_names=["item"]
+    )
+    return nn.Sequential(EmbeddingBagCollection(tables=[table], is_weighted=is_weighted))
+
+
+def pairs(first: int, count: int) -> KeyedJaggedTensor:
+    """Bags of two items; bag k holds k % 50 and the next."""
+    at = torch.arange(first, first + count) % 49
+    return KeyedJaggedTensor(
+        ["item"], torch.stack([at, at + 1], 1).flatten(), lengths=torch.full((count,), 2)
+    )
+
+
+def held_keys(recorder: TraceRecorder) -> list[float]:
+    return sorted(-entry.minus_key for entry in recorder._held["t_item"].entries)
+
+
+@pytest.mark.parametrize("options", [{}, {"half_life_bags": 30.0}], ids=["equal", "decayed"])
+def test_a_resumed_recorder_goes_on_where_the_saved_one_stood(tmp_path, options) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, max_bags=60, min_support=1, **options)
+    for first in range(0, 600, 20):
+        recorder.observe(pairs(first, 20))
+    recorder.save(tmp_path / "p")
+    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **options)
+    assert held_keys(again) == held_keys(recorder)
+    assert again.stats.bags_seen == recorder.stats.bags_seen == 600
+    assert again.profile().fingerprint() == recorder.profile().fingerprint()
+    again.observe(pairs(0, 200))
+    mine = again._held["t_item"]
+    assert len(mine.entries) == 60
+    assert mine.limit <= recorder._held["t_item"].limit or options  # keys are rescaled in decay
+
+
+def test_profiles_of_ranks_merge(tmp_path) -> None:
+    model = model_of()
+    for rank in (0, 1):
+        recorder = TraceRecorder(model, min_support=1)
+        recorder.observe(pairs(30 * rank, 30))
+        recorder.save(tmp_path / f"rank{rank}")
+    merged = grace.Profile.merged(grace.Profile.load(tmp_path / f"rank{rank}") for rank in (0, 1))
+    whole = TraceRecorder(model, min_support=1)
+    whole.observe(pairs(0, 60))
+    assert merged.fingerprint() == whole.profile().fingerprint()
+
+
+@pytest.mark.parametrize(
+    "other", [model_of(rows=60), model_of(name="t_shop"), model_of(is_weighted=True)],
+    ids=["rows", "name", "weights"],
+)  # fmt: skip
+def test_another_model_is_refused(tmp_path, other) -> None:
+    recorder = TraceRecorder(model_of())
+    recorder.observe(pairs(0, 200))
+    recorder.save(tmp_path / "p")
+    with pytest.raises(grace.PlanMismatch, match="t_item"):
+        TraceRecorder.resume(tmp_path / "p", other)
+
+
+def test_a_profile_that_no_recorder_wrote_is_refused(tmp_path) -> None:
+    grace.profile([pairs(0, 20)], model_of()).save(tmp_path / "p")
+    with pytest.raises(grace.GraceError, match="no recorder wrote"):
+        TraceRecorder.resume(tmp_path / "p", model_of())
+    with pytest.raises(grace.GraceError, match="profile"):
+        TraceRecorder.resume(tmp_path / "nothing", model_of())
+
+
+def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, min_support=1).snapshots(tmp_path / "p", interval_s=0.01)
+    recorder.observe(pairs(0, 40))
+    deadline = time.monotonic() + 30
+    while recorder.stats.snapshots < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder.observe(pairs(40, 5))
+    recorder.close()
+    assert recorder.stats.snapshots >= 2
+    saved = grace.Profile.load(tmp_path / "p")
+    assert saved.fingerprint() == recorder.profile().fingerprint()
+    assert saved.tables["t_item"].trace.num_bags == 45
+    with pytest.raises(grace.GraceError, match="taken already"):
+        recorder.snapshots(tmp_path / "q")
+    with pytest.raises(grace.GraceError, match="interval_s"):
+        TraceRecorder(model).snapshots(tmp_path / "q", interval_s=0)
+
+
+def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
+    turns = []
+
+    def save(path):
+        turns.append(path)
+        if len(turns) < 3:
+            raise OSError("disk full")
+
+    snapshots = Snapshots(save, tmp_path / "p", 0.005)
+    deadline = time.monotonic() + 30
+    while not snapshots.written and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert snapshots.written
+    assert snapshots.error == ""
+    snapshots.close()
+
+
+def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
+    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.save(tmp_path / "p")
+    (tmp_path / ".p.abc12_x8").mkdir()
+    (tmp_path / ".p.abc12_x8" / "half").write_text("")
+    kept = [tmp_path / ".p.other.name", tmp_path / ".q.abc12_x8", tmp_path / ".p.ABC"]
+    for folder in kept:
+        folder.mkdir()
+    assert artifact.recover(tmp_path / "p") == 1
+    assert all(folder.is_dir() for folder in kept)
+    # between two renames, where folders cannot be exchanged: the old one stands beside its place
+    (tmp_path / "p").rename(tmp_path / ".p.old.abc12_x8")
+    again = TraceRecorder.resume(tmp_path / "p", model_of(), min_support=1)
+    assert again.profile().fingerprint() == recorder.profile().fingerprint()
+
+
+@pytest.mark.parametrize("can_exchange", [True, False], ids=["exchange", "two renames"])
+def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, can_exchange) -> None:
+    if not can_exchange:
+        monkeypatch.setattr(artifact, "_exchange", lambda one, other: False)
+    for count in (10, 20):
+        recorder = TraceRecorder(model_of(), min_support=1)
+        recorder.observe(pairs(0, count))
+        recorder.save(tmp_path / "p")
+    assert grace.Profile.load(tmp_path / "p").tables["t_item"].trace.num_bags == 20
+    assert [found.name for found in tmp_path.iterdir()] == ["p"]
