@@ -4,14 +4,17 @@
 #   make test     all tests (TRACES=DIR: real traces)     make soak     the long tests
 #   make check    lint, types, layers, docstrings         make guards   each guard must turn a test red
 #   make compat   fast tests under torchrec 1.7 and 1.9, where the registry has them for this machine
+#   make docs     the pages as HTML in build/docs (LINKS=1: look for dead links outside, too)
 #   make clean    remove caches and build outputs; .venv stays
 
 PYTHON ?= python3
 TRACES ?=
 WORKERS ?= 2
+LINKS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
+READY_DOCS := .venv/.ready-docs
 STARTED := .venv/.started
 PATHS := PYTHONPATH=.:triton_kernels:sharding
 # with "=": pytest would take a value of its own for the folder to look for its settings in
@@ -21,7 +24,7 @@ GENERATED := --generate 10000,12000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: demo test check bench soak guards compat clean
+.PHONY: demo test check bench soak guards compat docs clean
 
 demo: $(READY)
 	$(BIN)/grace-torchrec demo
@@ -49,6 +52,11 @@ guards: $(READY)
 compat: $(READY)
 	$(BIN)/python tests/compat/run.py
 
+docs: $(READY_DOCS)
+	$(PATHS) $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	$(if $(LINKS),$(PATHS) $(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links)
+	@echo "build/docs/index.html"
+
 clean:
 	rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name .venv -prune -o -type d \( -name __pycache__ -o -name '*.egg-info' \) -print0 \
@@ -74,3 +82,8 @@ $(READY): $(wildcard requirements/*.txt) requirements/fbgemm-gpu-shim/pyproject.
 	@rm -f $(READY) && touch $(STARTED)
 	{ $(INSTALL); } || { rm -f $(STARTED); exit 1; }
 	@rm -f $(STARTED) && echo "$(CURDIR)" > $(READY)
+
+# What only `make docs` needs is installed when it is first asked for.
+$(READY_DOCS): requirements/docs.txt $(READY)
+	$(BIN)/python -m pip install -qq -r requirements/docs.txt
+	@touch $(READY_DOCS)

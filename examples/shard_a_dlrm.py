@@ -4,10 +4,10 @@ Run it: ``python examples/shard_a_dlrm.py``; it starts two processes that talk o
 """
 
 import tempfile
+import warnings
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel
 from torchrec.models.dlrm import DLRM
@@ -41,13 +41,14 @@ def batch(trace: grace.Trace, number: int) -> KeyedJaggedTensor:
 
 def serve(rank: int, folder: str) -> None:
     """What every rank does: swap, shard, load, rebuild, answer."""
-    meeting = f"file://{folder}/meeting-point"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    warnings.simplefilter("ignore", FutureWarning)  # of calls that TorchRec itself makes
+    meet = f"file://{folder}/meeting-point"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
     plan = grace.Plan.load(f"{folder}/plan")
     model = build_model(device="meta")
     grace.accelerate_(model, plan)
-    cpu = torch.device("cpu")
-    model = DistributedModelParallel(model, device=cpu, plan=plan.sharding_plan("cpu")).eval()
+    sharding = plan.sharding_plan("cpu")
+    model = DistributedModelParallel(model, device=torch.device("cpu"), plan=sharding).eval()
     trained = build_model()  # stands for a checkpoint
     model.load_state_dict(trained.state_dict())
     grace.rebuild_sums_(model)  # all ranks together; forward refuses before
@@ -63,8 +64,7 @@ def serve(rank: int, folder: str) -> None:
 
 def main() -> None:
     """Profile and plan once, then start the ranks."""
-    trace = generate(NUM_ITEMS, 8_000, seed=1)
-    model = build_model()
+    trace, model = generate(NUM_ITEMS, 8_000, seed=1), build_model()
     profile = grace.profile([batch(trace, number) for number in range(12)], model)
     memory = grace.MemoryModel.named("a40", hbm_bytes=1_500_000)  # of each rank
     plan = grace.plan(model, profile, memory, world_size=RANKS, batch_size=BATCH)
@@ -72,7 +72,7 @@ def main() -> None:
         print(f"{table.table}: {table.told}")
     with tempfile.TemporaryDirectory() as folder:
         plan.save(f"{folder}/plan")
-        multiprocessing.spawn(serve, (folder,), nprocs=RANKS)
+        torch.multiprocessing.spawn(serve, (folder,), nprocs=RANKS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Run it: ``python examples/swap_a_dlrm.py``.  The bags are generated; replace ``bags`` by yours.
 """
 
+import tempfile
+
 import torch
 from torchrec.models.dlrm import DLRM
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
@@ -58,7 +60,9 @@ def main() -> None:
         )
     print("equal within rounding:", proof.equal)
 
-    plan.save("plan-of-today")
+    with tempfile.TemporaryDirectory() as folder:  # give it a place of yours
+        plan.save(f"{folder}/plan-of-today")
+        assert grace.Plan.load(f"{folder}/plan-of-today").tables.keys() == plan.tables.keys()
     grace.restore_(model, swapped)
     print("restored:", type(model.sparse_arch.embedding_bag_collection).__name__)
 

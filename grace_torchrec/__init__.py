@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from grace_torchrec.schedule.stream_pass import schedule_ as schedule_
     from grace_torchrec.serve.convert import convert as convert
     from grace_torchrec.serve.delta import publish_delta as publish_delta
+    from grace_torchrec.serve.engine import Engine as Engine
     from grace_torchrec.serve.files import load_served as load_served
     from grace_torchrec.serve.refresh import Refresher as Refresher
     from grace_torchrec.serve.served import Served as Served
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _EXPORTS = {  # public name -> the module that defines it
+    "Engine": "grace_torchrec.serve.engine",
     "GraceEmbeddingBagCollection": "grace_torchrec.modules.embedding_bag_collection",
     "GraceError": "grace_torchrec.errors",
     "MemoryModel": "grace_sharding.memory_tiers",

@@ -1,7 +1,7 @@
 """Options, fixtures and the summary that all tests share.
 
 ``--traces DIR`` names a folder of real traces (NAME.npz); without it the tests that need one are
-skipped. ``--soak`` runs the long tests. The last line counts what was skipped and why.
+skipped. ``--soak`` runs the long tests, ``--soak-minutes`` says how long the one of the engine takes. The last line counts what was skipped and why.
 """
 
 import json
@@ -24,6 +24,9 @@ REASONS = (NO_TRACES, SOAK, NO_BROWSER)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--traces", metavar="DIR", help="folder of real traces, NAME.npz")
     parser.addoption("--soak", action="store_true", help="also run the long tests")
+    parser.addoption(
+        "--soak-minutes", type=float, default=1.0, help="length of the soak of the engine (1)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

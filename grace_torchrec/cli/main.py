@@ -57,6 +57,10 @@ SUB_COMMANDS = {
     "schedule": SubCommand(
         "grace_torchrec.cli.schedule:schedule", "Schedule a model's operators over streams."
     ),
+    "serve-bench": SubCommand(
+        "grace_torchrec.cli.serve_bench:serve_bench",
+        "Load an engine from another process, beside stock.",
+    ),
     "simulate": SubCommand(
         "grace_torchrec.cli.simulate:simulate_command", "Simulate concurrent queries of a model."
     ),

@@ -3,6 +3,7 @@
 Flow: embedding_bag_collection.py, swap.py and verify.py build and read stock collections here.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,17 @@ def _shards_of(value: Any) -> list[LocalShard]:
         return [LocalShard(rows, *offsets) for rows, offsets in pairs]
     shards = value.local_shards()
     return [LocalShard(shard.tensor, *shard.metadata.shard_offsets) for shard in shards]
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor, sharded or not.
+
+    PyTorch deprecates ShardedTensor, in which TorchRec holds its shards: asking for the shape of
+    one warns of a choice that is TorchRec's.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
+        return tuple(value.shape)
 
 
 def forget_cached_rows(sharded: Any) -> None:

@@ -8,6 +8,8 @@ under the same keys; a load leaves their sums stale until all ranks rebuild them
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from grace_torchrec.modules._torchrec import shape_of
+
 if TYPE_CHECKING:
     from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 
@@ -67,10 +69,10 @@ def _to_inner_keys(
         given = state.pop(stock, None)
         if given is None:
             missing_keys.append(stock)
-        elif tuple(given.shape) != tuple(present[inner].shape):
+        elif shape_of(given) != shape_of(present[inner]):
             error_msgs.append(
-                f"size mismatch for {stock}: the checkpoint has shape {tuple(given.shape)}, "
-                f"the model {tuple(present[inner].shape)}."
+                f"size mismatch for {stock}: the checkpoint has shape {shape_of(given)}, "
+                f"the model {shape_of(present[inner])}."
             )
         else:
             present[inner] = given

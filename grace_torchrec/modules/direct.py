@@ -16,9 +16,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.table_rows import FeatureRows
 from grace_torchrec.modules import _torchrec
-from grace_torchrec.modules.bags import ID_TYPES, bags_of
+from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.laid_out import LaidOut
 from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup
+from grace_torchrec.modules.one_call import pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 if TYPE_CHECKING:
@@ -107,37 +108,18 @@ class DirectLookup:
     ) -> tuple[Lookup, Tensor, Any] | None:
         """Serve a batch of the usual form by one call, or return None: others say what is wrong."""
         owner = self._owner
-        ids = features.values()
-        if (
-            ids.dtype not in ID_TYPES
-            or not _is_vector(ids)
-            or owner.is_weighted()
-            or features.weights_or_none() is not None
-            or features.variable_stride_per_key()
-            or features.inverse_indices_or_none() is not None
-        ):
+        if owner.is_weighted():
             return None
-        keys, stride = features.keys(), features.stride()
-        num_bags = len(keys) * stride
-        bounds = _bounds(features, num_bags)
-        if bounds is None:
-            return None
-        offsets, lengths = bounds
-        tables = self._current()
-        if tables is None:
-            return None
-        laid_out = tables.features_of_keys(lookup, owner.input_names, tuple(keys))
-        if laid_out is None:
-            return None
-        pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
-        reads = laid_out.serve(
-            ids.data_ptr(), ids.element_size(), ids.numel(),
-            0 if offsets is None else offsets.data_ptr(), num_bags + 1,
-            0 if lengths is None else lengths.data_ptr(),
-            8 if lengths is None else lengths.element_size(),
-            stride, tables.policy, pooled.data_ptr(), torch.get_num_threads(),
-        )  # fmt: skip
-        return None if reads is None else (lookup, pooled, reads)
+
+        def features_of(keys: tuple[str, ...]) -> FeatureRows | None:
+            """Look for the tables only for a batch that may be served."""
+            tables = self._current()
+            if tables is None:
+                return None
+            return tables.features_of_keys(lookup, owner.input_names, keys)
+
+        served = served_bags(features, features_of, owner.rewriter.policy)
+        return None if served is None else (lookup, *served)
 
     def _serve_any(
         self, lookup: Lookup, features: KeyedJaggedTensor
@@ -190,7 +172,7 @@ class DirectLookup:
         """
         places = lookup.places
         features = tables.features(lookup, tuple(places))
-        pooled = _pool(features, given)
+        pooled = pooled_rows(features, given)
         if pooled is not None:
             return pooled
         ops_rows.check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
@@ -214,43 +196,3 @@ class DirectLookup:
             found = self._tables = LaidOut(self._owner)
         found.watch.check()
         return found
-
-
-def _bounds(
-    features: KeyedJaggedTensor, num_bags: int
-) -> tuple[Tensor | None, Tensor | None] | None:
-    """Return int64 offsets and lengths, at least one of them; None if they are of no usual form."""
-    offsets, lengths = features.offsets_or_none(), features.lengths_or_none()
-    if not num_bags or (offsets is None and lengths is None):
-        return None
-    for given, size in ((offsets, num_bags + 1), (lengths, num_bags)):
-        if given is not None and not (
-            given.dtype in ID_TYPES and _is_vector(given) and given.numel() == size
-        ):
-            return None
-    return None if offsets is None else offsets.to(torch.int64), lengths
-
-
-def _pool(features: FeatureRows, given: RewrittenRows) -> Tensor | None:
-    """Sum rewritten bags of the usual form by one call, or return None: others say what is wrong."""
-    rows, offsets, lengths = given.rows, given.offsets, given.given_lengths
-    if given.weights is not None or lengths.dim() != 2 or not lengths.is_contiguous():
-        return None
-    if not (rows.dtype == offsets.dtype == lengths.dtype == torch.int64):
-        return None
-    if not (_is_vector(rows) and _is_vector(offsets)) or not (rows.is_cpu and lengths.is_cpu):
-        return None
-    num_bags, stride = lengths.numel(), lengths.shape[1]
-    if not num_bags or offsets.numel() != num_bags + 1 or not offsets.is_cpu:
-        return None
-    pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
-    done = features.pool(
-        rows.data_ptr(), rows.numel(), offsets.data_ptr(), lengths.data_ptr(), num_bags, stride,
-        pooled.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
-    return pooled if done else None
-
-
-def _is_vector(tensor: Tensor) -> bool:
-    """Tell whether elements follow each other in memory."""
-    return tensor.dim() == 1 and tensor.is_contiguous()

@@ -7,19 +7,16 @@ module of its own without parameters, so that pipelines run it while the batch b
 Shapes: F features, B bags of each.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_kernels.ops_rows import check_parts, rewrite_features
-from grace_kernels.rewrite_bags_cpu import split_by_tier
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.lookup import Bags, tell_plain_batch
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
-from grace_torchrec.modules.sharded_rows import row_keys
+from grace_torchrec.modules.tier_bags import rows_in_line, tier_bags
 
 if TYPE_CHECKING:
     from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
@@ -45,7 +42,7 @@ class ShardedRewriter(nn.Module):
             features: Raw ids, or a batch that was rewritten ahead.
 
         Returns:
-            Bags with the keys of :func:`~grace_torchrec.modules.sharded_rows.row_keys`; lengths of
+            Bags with the keys of :func:`~grace_torchrec.modules.tier_bags.tier_keys`; lengths of
             the original bags ``[F, B]``; reads ``[F, 2]``.
 
         Raises:
@@ -85,22 +82,8 @@ def _bags(owner: "GraceEmbeddingBagCollection", features: KeyedJaggedTensor) -> 
 
 def _rewrite(owner: "GraceEmbeddingBagCollection", bags: Bags, chosen: list[int]) -> RewrittenRows:
     """Rewrite some features of plain bags; those of tables planned ahead become plain rows."""
-    rewriter = owner.rewriter
-    ids, offsets, weights, stride, positions = bags
     ahead = [plan.lookup == "ahead" for plan in owner.table_plans]
-
-    def in_line(arrays: list[Tensor]) -> list[Tensor]:
-        """Take the arrays of tables planned ahead away."""
-        return [a[:0] if skip else a for a, skip in zip(arrays, ahead, strict=True)]
-
-    subset_parts, subset_marks = (part and in_line(part) for part in rewriter.subsets())
-    codes = in_line(rewriter.item_codes())
-    parts = rewrite_features(
-        ids, offsets, weights, stride, [positions[f] for f in chosen],
-        [rewriter.table_of[f] for f in chosen], rewriter.num_rows, codes,
-        rewriter.policy, [rewriter.labels[f] for f in chosen], subset_parts, subset_marks,
-    )  # fmt: skip
-    return RewrittenRows(*parts, rewriter.stamp)
+    return rows_in_line(owner.rewriter, bags, chosen, ahead)
 
 
 def _row_bags(
@@ -111,55 +94,18 @@ def _row_bags(
     Args:
         owner: The module.
         given: Rows, and which features they are for; together all features.
-    """
-    of_feature = {f: (rows, place) for rows, chosen in given for place, f in enumerate(chosen)}
-    for rows, chosen in given:
-        check_parts(rows.rows, rows.offsets, rows.weights, rows.given_lengths, range(len(chosen)))
-    in_order = [of_feature[f] for f in sorted(of_feature)]
-    parts = [part for f, place in enumerate(in_order) for part in _parts(owner, f, *place)]
-    stride = in_order[0][0].given_lengths.shape[1]
-    lengths = np.concatenate([part[1] for part in parts])
-    if not stride:  # sharded collections fail on a batch of no bags: one empty bag each
-        lengths = np.zeros(len(parts), np.int64)
-    weights = None
-    if owner.is_weighted():
-        weights = torch.from_numpy(np.concatenate([part[2] for part in parts]))
-        weights = weights.to(owner.rewriter.weight_dtype)
-    bags = KeyedJaggedTensor(
-        keys=row_keys(owner.output_names),
-        values=torch.from_numpy(np.concatenate([part[0] for part in parts])),
-        lengths=torch.from_numpy(lengths),
-        weights=weights,
-    )
-    given_lengths = torch.stack([rows.given_lengths[place] for rows, place in in_order])
-    return bags, given_lengths, torch.stack([rows.reads[place] for rows, place in in_order])
-
-
-def _parts(
-    owner: "GraceEmbeddingBagCollection", feature: int, given: RewrittenRows, place: int
-) -> list[tuple[Any, Any, Any]]:
-    """Return (row ids inside their table, lengths, weights) of the three tables of a feature.
 
     Raises:
         ValueError: a row is outside its table and its sums.
     """
-    rewriter = owner.rewriter
-    table = rewriter.table_of[feature]
-    num_rows, sums = rewriter.num_rows[table], owner.table_plans[table].placement.num_sums
-    stride = given.given_lengths.shape[1]
-    ends = given.offsets[place * stride : (place + 1) * stride + 1].numpy()
-    rows = given.rows[int(ends[0]) : int(ends[-1])].numpy()
-    if rows.size and not 0 <= rows.min() <= rows.max() < num_rows + sums:
-        worst = rows.max() if rows.min() >= 0 else rows.min()
-        raise ValueError(
-            f"{rewriter.labels[feature]}: the batch reads row {worst}, there are {num_rows} rows "
-            f"and {sums} sums; rewrite the batch again"
-        )
-    weights = None
-    if given.weights is not None:
-        weights = given.weights[int(ends[0]) : int(ends[-1])].numpy()
-    hot = rewriter.hot_rows()[table].numpy()
-    parts: list[tuple[Any, Any, Any]] = split_by_tier(
-        rows, ends - ends[0], weights, num_rows, rewriter.num_hbm_sums[table], hot
-    )
-    return parts
+    of_feature = {f: (rows, place) for rows, chosen in given for place, f in enumerate(chosen)}
+    in_order = [of_feature[f] for f in sorted(of_feature)]
+    num_sums = [plan.placement.num_sums for plan in owner.table_plans]
+    bags = tier_bags(owner.rewriter, in_order, num_sums)
+    if owner.is_weighted():
+        bags = KeyedJaggedTensor(
+            keys=bags.keys(), values=bags.values(), lengths=bags.lengths(),
+            weights=bags.weights().to(owner.rewriter.weight_dtype),
+        )  # fmt: skip
+    given_lengths = torch.stack([rows.given_lengths[place] for rows, place in in_order])
+    return bags, given_lengths, torch.stack([rows.reads[place] for rows, place in in_order])

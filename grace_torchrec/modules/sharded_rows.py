@@ -7,7 +7,7 @@ Derived: the paper stores sums on one machine.
 Shapes: T tables, R stored rows of this rank for one table, B bags a chunk, D dimension.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules._torchrec import LocalShard
 from grace_torchrec.modules.rewriter import PART_SUFFIX
+from grace_torchrec.modules.tier_bags import tier_keys
 
 if TYPE_CHECKING:
     from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
@@ -182,7 +183,7 @@ def _batch(
 ) -> KeyedJaggedTensor:
     """Return the sets as bags, with the keys that every batch has (their order is remembered)."""
     of_feature = {part.feature: cut for part, cut in zip(wanted, pieces, strict=True)}
-    keys = row_keys(owner.output_names)
+    keys = tier_keys(owner.output_names)
     lengths = torch.zeros(len(keys), bags, dtype=torch.int64, device=owner.device)
     values = []
     for place, key in enumerate(keys):
@@ -196,8 +197,3 @@ def _batch(
     if owner.is_weighted():
         weights = torch.ones(ids.numel(), dtype=owner.rewriter.weight_dtype, device=ids.device)
     return KeyedJaggedTensor(keys=keys, values=ids, lengths=lengths.flatten(), weights=weights)
-
-
-def row_keys(names: Sequence[str]) -> list[str]:
-    """Return the keys of rewritten bags: of each feature plain rows, then stored ones by tier."""
-    return [name + suffix for name in names for suffix in PART_SUFFIX.values()]

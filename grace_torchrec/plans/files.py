@@ -21,6 +21,7 @@ from grace_sharding.shards import Sharding
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.parse import (
+    PARTS,
     Arrays,
     arrays_fingerprint,
     only,
@@ -33,7 +34,7 @@ from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.texts import check_texts, names, quoted
 from grace_torchrec.plans.versions import OLDEST, SCHEMA, document_of_today
-from grace_torchrec.sums.arrays import code_kind, to_arrays
+from grace_torchrec.sums.arrays import code_kind, parts_of, to_arrays
 
 SOFTWARE = ("grace-torchrec", "numpy", "torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu")
 CHECKSUMS = {"plan_sha256", "arrays_sha256"}
@@ -51,7 +52,10 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     document: dict[str, Any] = {"schema": SCHEMA, "software": _software(), **_describe(plan)}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index, table in enumerate(plan.tables.values()):
-        arrays |= {f"{index}.{name}": array for name, array in table_arrays(table).items()}
+        parts = None if table.sums is None else parts_of(table.sums)
+        beside = {} if parts is None else {PARTS: parts}  # derived, so in no fingerprint
+        held = {**table_arrays(table), **beside}
+        arrays |= {f"{index}.{name}": array for name, array in held.items()}
     artifact.write_folder(path, "plan", {**document, "plan_sha256": _sha256(document)}, arrays)
 
 

@@ -33,6 +33,7 @@ from grace_torchrec.sums.arrays import from_arrays
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Arrays = dict[str, npt.NDArray[Any]]
+PARTS = "parts"  # how masks of subsets split: plans of earlier releases lack it
 BESIDE_SUMS = ("hot_items", "sum_reads")
 TEXTS = ("verdict", "reason", "method", "parameter", "lookup", "lookup_reason")
 FINGERPRINTS = ("spec_fingerprint", "arrays_fingerprint")
@@ -119,11 +120,13 @@ def parse_table(
     features = tuple(part(described, "features", list, where))
     spec = _build(TableSpec, described, where, features=features)
     where = f"{where} ({spec.key})"
+    parts = arrays.get(PARTS)
+    arrays = {name: array for name, array in arrays.items() if name != PARTS}
     sealed = entry["spec_fingerprint"], entry["arrays_fingerprint"]
     if sealed != (spec.fingerprint(), arrays_fingerprint(arrays)):
         raise GraceError(f"{where}: does not match its fingerprints; make the plan again")
     texts: dict[str, Any] = {name: part(entry, name, str, where) for name in TEXTS}
-    sums, hot_items, sum_reads_R = _parse_stored(entry, arrays, spec, where, schema)
+    sums, hot_items, sum_reads_R = _parse_stored(entry, arrays, parts, spec, where, schema)
     placement = _parse_placement(part(entry, "placement", dict, where), hot_items, where)
     predicted = part(entry, "predicted", dict, where)
     part(predicted, "extra_bytes", int, where)
@@ -153,12 +156,17 @@ def parse_table(
 
 
 def _parse_stored(
-    entry: Mapping[str, Any], arrays: Arrays, spec: TableSpec, where: str, schema: int
+    entry: Mapping[str, Any],
+    arrays: Arrays,
+    parts: npt.NDArray[Any] | None,
+    spec: TableSpec,
+    where: str,
+    schema: int,
 ) -> tuple[StoredSums | None, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Build what a table stores: its sums, hot items, and reads of the sums; nothing if it is stock."""
     nothing = np.zeros(0, np.int64)
     if entry["verdict"] != "use":
-        if arrays or entry["code"] is not None:
+        if arrays or parts is not None or entry["code"] is not None:
             raise GraceError(f"{where}: is left stock and has arrays or code; make the plan again")
         return None, nothing, nothing
     beside = {"sum_reads": nothing} if schema == 1 else {}
@@ -168,7 +176,7 @@ def _parse_stored(
             raise GraceError(f"{where}: array {name} is no int64 vector; make the plan again")
     of_sums = {name: array for name, array in arrays.items() if name not in BESIDE_SUMS}
     kind = part(entry, "code", str, where)
-    sums = _checked(lambda: from_arrays(kind, spec.num_rows, of_sums), where)
+    sums = _checked(lambda: from_arrays(kind, spec.num_rows, of_sums, parts), where)
     return sums, beside["hot_items"], beside["sum_reads"]
 
 

@@ -31,7 +31,7 @@ from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
 from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.tracing import LEAVES, find_aliases, op_graph, trace
+from grace_torchrec.schedule.tracing import LEAVES, code_hash, find_aliases, op_graph, trace
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Scheduled:
         lowered: The steps that the module takes; None where nothing was changed.
         proof: The race check of exactly these steps; None where nothing was changed.
         stats: Costs of its operators; None where it could not be traced.
+        code: Hash of the traced nodes with their arguments; empty where it could not be traced.
     """
 
     module: nn.Module
@@ -55,6 +56,7 @@ class Scheduled:
     lowered: Lowered | None = None
     proof: Proof | None = None
     stats: OpStats | None = None
+    code: str = ""
 
 
 def schedule_(
@@ -95,7 +97,7 @@ def schedule_(
         found: Scheduled = vars(model)["meta"]["grace_scheduled"]
         return Scheduled(
             model, False, "it is scheduled already", found.schedule, found.lowered, found.proof,
-            found.stats,
+            found.stats, found.code,
         )  # fmt: skip
     if model.training:
         raise NotSupported(f"{type(model).__name__}: in training mode; call model.eval() first")
@@ -105,27 +107,54 @@ def schedule_(
         return Scheduled(model, False, str(error))
     costs = stats or _profile(gm, graph, example)
     costs.check(graph)
+    code = code_hash(gm)
     reason = why_single_stream(graph, streams)
     if reason is not None:
-        return Scheduled(
-            model, False, reason, single_stream(graph, costs, machine, reason), stats=costs
-        )
+        one = single_stream(graph, costs, machine, reason)
+        return Scheduled(model, False, reason, one, stats=costs, code=code)
     schedule = make_schedule(graph, costs, machine, pins=resource_pins(graph, costs, streams))
     if schedule.num_streams == 1 or schedule.makespan_us >= sum(schedule.times_us):
         reason = "no schedule is shorter than one stream"
         one = single_stream(graph, costs, machine, reason)
-        return Scheduled(model, False, reason, one, stats=costs)
-    lowered_gm = call(gm, schedule)
-    lowered, proof = ensures(lowered_gm, schedule, queries)
-    if isinstance(model, fx.GraphModule):
-        module: nn.Module = _written_into(model, lowered_gm)
-    else:
-        module = lowered_gm
+        return Scheduled(model, False, reason, one, stats=costs, code=code)
+    into = model if isinstance(model, fx.GraphModule) else None
+    return carried_out(gm, schedule, costs, example, into=into, queries=queries, backend=backend)
+
+
+def carried_out(
+    gm: fx.GraphModule,
+    schedule: Schedule,
+    costs: OpStats,
+    example: tuple[Any, ...],
+    *,
+    into: fx.GraphModule | None = None,
+    queries: int = 3,
+    backend: StreamBackend | None = None,
+) -> Scheduled:
+    """Lower a schedule of several streams and prove its steps.
+
+    Args:
+        gm: The traced model.
+        schedule: Of its operators.
+        costs: Of its operators.
+        example: Positional arguments of one batch.
+        into: A GraphModule that gets the new graph in place; default: a new one.
+        queries: Queries in flight that the race check covers.
+        backend: What carries the streams out; default: CUDA streams on a GPU, else nothing.
+
+    Raises:
+        GraceError: the check found a race; nothing was changed.
+    """
+    code = code_hash(gm)
+    module = call(gm, schedule)
+    lowered, proof = ensures(module, schedule, queries)
+    if into is not None:
+        module = _written_into(into, module)
     if backend is None and _device(example).type == "cuda":
         backend = CudaBackend(schedule.num_streams)
     if backend is not None:
         attach(module, backend)
-    result = Scheduled(module, True, None, schedule, lowered, proof, costs)
+    result = Scheduled(module, True, None, schedule, lowered, proof, costs, code)
     vars(module)["meta"]["grace_scheduled"] = result
     return result
 
@@ -201,6 +230,5 @@ def _same_results(model: nn.Module, gm: fx.GraphModule, example: tuple[Any, ...]
 def _written_into(model: fx.GraphModule, lowered: fx.GraphModule) -> fx.GraphModule:
     """Give a GraphModule the lowered graph and its module ``streams``."""
     model.add_module(STREAMS, lowered.get_submodule(STREAMS))
-    model.graph = lowered.graph
-    model.recompile()
+    model.graph = lowered.graph  # which compiles it
     return refusing_pickle(model)

@@ -6,6 +6,7 @@ A view stays with the operator whose memory it shows; an in-place operator write
 later readers need it and it needs the earlier ones.
 """
 
+import hashlib
 import traceback
 from collections.abc import Iterable
 from dataclasses import replace
@@ -163,6 +164,15 @@ def find_aliases(gm: fx.GraphModule, example: tuple[Any, ...]) -> set[str]:
         for node, own in run.found.items()
         if node.op != "output" and own & set().union(*(run.found[n] for n in node.all_input_nodes))
     }
+
+
+def code_hash(gm: fx.GraphModule) -> str:
+    """Return a short sha256 of what a traced model computes: its nodes with all their arguments."""
+    digest = hashlib.sha256()
+    for node in gm.graph.nodes:
+        called = node.target if isinstance(node.target, str) else target_name(node)
+        digest.update(f"{node.op} {node.name} {called} {node.args} {node.kwargs}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 class _Storages(fx.Interpreter):

@@ -19,7 +19,9 @@ from grace_torchrec.modules.refusals import refused_modules
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
 from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
@@ -153,6 +155,7 @@ def assemble(
     masters: Masters | None,
     refused: Mapping[str, str],
     stats: OpStats | None = None,
+    kept: KeptSchedule | None = None,
     version: int = 0,
 ) -> Served:
     """Trace and schedule a model whose tables hold their rows.
@@ -166,13 +169,14 @@ def assemble(
         masters: Float rows for deltas, or None.
         refused: Dotted path -> why a module was left as it was.
         stats: Costs of its operators; default: they are profiled.
+        kept: Their schedule; default: it is searched.
         version: Of its rows.
     """
     for collection in collections.values():
         collection.lay_out()
         collection.warm_up(torch.get_num_threads())
         collection.splitter.is_counting = False  # the runs below are ours
-    scheduled = schedule(eager, collections, conversion.streams, example, stats)
+    scheduled = schedule(eager, collections, conversion.streams, example, stats, kept)
     for collection in collections.values():
         collection.splitter.is_counting = True
     model = ServedModel(scheduled.module, eager, collections)
@@ -186,6 +190,7 @@ def schedule(
     streams: int,
     example: tuple[Any, ...],
     stats: OpStats | None = None,
+    kept: KeptSchedule | None = None,
 ) -> Scheduled:
     """Trace a model, with table batches as leaves, and schedule its operators.
 
@@ -194,6 +199,7 @@ def schedule(
 
     Raises:
         GraceError: the example is not a batch of this model.
+        PlanMismatch: costs and schedule are those of a model that computes something else.
     """
     try:
         whole = all(collection.is_whole for collection in collections.values())
@@ -208,6 +214,8 @@ def schedule(
             _check_trace(traced, wanted, example)
     except NotSupported as error:
         return Scheduled(eager, False, str(error))
+    if stats is not None and kept is not None:
+        return schedule_again(traced, example, Machine(streams), stats, kept)
     return schedule_(traced, example, streams, stats=stats)
 
 

@@ -3,6 +3,7 @@
 Flow: checked bags, or a RewrittenBatch -> *DirectRows* -> pooled columns in one kernel call.
 A table batch on the CPU holds the rows of a table one after the other, without padding.  All rows
 of a table must be of one type: packed rows, whose sums are wider, are left to the table batches.
+Long bags of collections that were left stock go to :mod:`grace_torchrec.serve.plain_rows`.
 Shapes: F features, B bags of each, D dimension.
 """
 
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from grace_kernels import cpu, ops, ops_rows
 from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
+from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
+from grace_torchrec.modules.one_call import pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
+from grace_torchrec.serve.plain_rows import PlainRows
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -51,6 +55,9 @@ class DirectRows:
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
         self._by_position: dict[tuple[int, ...], FeatureRows] = {}
+        self._by_keys: dict[tuple[str, ...], FeatureRows] = {}
+        self._serves_in_one_call = not owner.is_weighted()
+        self._stock = PlainRows.of(owner.embedding_bag_configs(), plain, owner.is_weighted())
 
     @classmethod
     def of(cls, owner: "TableBatchCollection") -> "DirectRows | None":
@@ -87,10 +94,18 @@ class DirectRows:
         rewriter = owner.rewriter
         if isinstance(features, RewrittenBatch):
             given = features.rows_for(owner.path, rewriter.stamp)
+            if _torchrec.is_plain_eager(features.bags):
+                pooled = pooled_rows(self._rewritten, given)
+                if pooled is not None:
+                    return pooled
             places = list(range(len(rewriter.labels)))
             parts = given.rows, given.offsets, given.weights, given.given_lengths
             ops_rows.check_parts(*parts, places)
             return ops_rows.pool_checked(self._rewritten, *parts, rewriter.labels)
+        if self._serves_in_one_call and _torchrec.is_plain_eager(features):
+            served = served_bags(features, self._of_keys, rewriter.policy)
+            if served is not None:
+                return served[0]
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
         ids, offsets, weights, stride, positions = bags
         laid_out = self._at(tuple(positions))
@@ -105,6 +120,14 @@ class DirectRows:
             raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
         return pooled
 
+    def as_stock(self, features: KeyedJaggedTensor) -> KeyedTensor | None:
+        """Return what a stock collection over the same rows returns, where that is the faster way.
+
+        Args:
+            features: Raw ids.
+        """
+        return None if self._stock is None else self._stock(features)
+
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need."""
         weighted = self._owner.is_weighted()
@@ -116,6 +139,17 @@ class DirectRows:
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the collection has rows elsewhere: it lays them out itself."""
         return
+
+    def _of_keys(self, keys: tuple[str, ...]) -> FeatureRows | None:
+        """Return the features for a batch with these keys, None if one is missing."""
+        found = self._by_keys.get(keys)
+        if found is None:
+            place = {key: number for number, key in enumerate(keys)}
+            names = self._owner.input_names
+            if not all(name in place for name in names):
+                return None
+            found = self._by_keys[keys] = self._at(tuple(place[name] for name in names))
+        return found
 
     def _at(self, positions: tuple[int, ...]) -> FeatureRows:
         """Return the features for a batch that has them at these positions."""

@@ -1,7 +1,7 @@
 """Document: ``served.json`` of a served folder, written, and read as from a stranger.
 
 Flow: Served -> *described* -> served.json -> *read_served* -> version, conversion and costs of the
-operators, checked.  Its checksum tells damage and edits by hand, not who wrote it.
+operators with their schedule, checked.  Its checksum tells damage and edits by hand, not who wrote it.
 """
 
 import hashlib
@@ -14,13 +14,14 @@ from typing import Any, get_args
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.numbers import is_count
 from grace_torchrec.plans.options import BadIds
+from grace_torchrec.schedule.kept import KeptSchedule
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.serve.row_types import RowType
 from grace_torchrec.serve.served import Conversion, Served, Target
 from grace_torchrec.strict_files import read_json
 
 NAME, WHAT = "served", "served model"  # stem of the file; what it is called in messages
-SCHEMA = 1
+SCHEMA = 2  # 1 has no schedule
 CHECKSUM = "document_sha256"
 
 
@@ -32,6 +33,7 @@ class ServedDocument:
         version: Of the rows.
         conversion: How the model was converted.
         stats: Costs of its operators, None where they were not scheduled.
+        schedule: Their streams and order; None too in folders of schema 1.
         arrays_checksum: Of the arrays.
         script_sha256: Of the TorchScript archive; None for other targets.
     """
@@ -39,6 +41,7 @@ class ServedDocument:
     version: int
     conversion: Conversion
     stats: OpStats | None
+    schedule: KeptSchedule | None
     arrays_checksum: str
     script_sha256: str | None
 
@@ -47,12 +50,15 @@ def described(
     served: Served, version: int, arrays_checksum: str, script_sha256: str | None
 ) -> dict[str, Any]:
     """Return what is written, with its checksum; arguments as the fields of ServedDocument."""
-    stats = None if served.scheduled is None else served.scheduled.stats
+    scheduled = served.scheduled
+    stats = None if scheduled is None else scheduled.stats
+    kept = None if scheduled is None else KeptSchedule.of(scheduled)
     document = {
         "schema": SCHEMA,
         "version": version,
         "conversion": asdict(served.conversion),
         "stats": None if stats is None else asdict(stats),
+        "schedule": None if kept is None else asdict(kept),
         "arrays_checksum": arrays_checksum,
         "script_sha256": script_sha256,
     }
@@ -67,20 +73,24 @@ def read_served(folder: Path) -> ServedDocument:
     """
     file = folder / f"{NAME}.json"
     document = read_json(file, WHAT)
-    if document.get("schema") != SCHEMA:
-        raise GraceError(f"{file}: schema {document.get('schema')!r}, this version reads {SCHEMA}")
+    if document.get("schema") not in (1, SCHEMA):
+        raise GraceError(
+            f"{file}: schema {document.get('schema')!r}, this version reads 1 to {SCHEMA}"
+        )
     if document.pop(CHECKSUM, None) != _sha256(document):
         raise GraceError(f"{file}: was changed after it was written; save the model again")
     try:
         stats = document["stats"]
+        kept = document["schedule"] if document["schema"] > 1 else None
         found = ServedDocument(
             document["version"],
             Conversion(**document["conversion"]),
             None if stats is None else _stats(stats),
+            None if kept is None else _kept(kept),
             document["arrays_checksum"],
             document["script_sha256"],
         )
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise GraceError(f"{file}: is not readable ({error}); save the model again") from error
     wrong = _wrong(found)
     if wrong:
@@ -100,6 +110,7 @@ def _wrong(found: ServedDocument) -> str:
         "num_slots": conversion.num_slots in (1, 2),
         "bad_ids": conversion.bad_ids in get_args(BadIds),
         "strict": isinstance(conversion.strict, bool),
+        "schedule": found.schedule is None or found.stats is not None,
         "arrays_checksum": isinstance(found.arrays_checksum, str),
         "script_sha256": isinstance(found.script_sha256, str | None),
     }
@@ -110,6 +121,14 @@ def _stats(document: Mapping[str, Any]) -> OpStats:
     """Return the costs of the operators."""
     stats = tuple(OpStat(**stat) for stat in document["stats"])
     return OpStats(document["fingerprint"], document["source"], document["device"], stats)
+
+
+def _kept(document: Mapping[str, Any]) -> KeptSchedule:
+    """Return the schedule; JSON has lists where it has tuples."""
+    parts: dict[str, Any] = {
+        name: tuple(part) if isinstance(part, list) else part for name, part in document.items()
+    }
+    return KeptSchedule(**parts)
 
 
 def _sha256(document: Mapping[str, Any]) -> str:

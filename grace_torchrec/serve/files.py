@@ -95,7 +95,7 @@ def load_served(
         )
     served = assemble(
         eager, collections, plan, conversion, example, masters, refused, document.stats,
-        document.version,
+        document.schedule, document.version,
     )  # fmt: skip
     served.build_s = time.perf_counter() - begin
     return served

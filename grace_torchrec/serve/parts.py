@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_kernels.ops_rows import check_parts, rewrite_features
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.lookup import Bags, tell_plain_batch
-from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
+from grace_torchrec.modules.lookup import tell_plain_batch
+from grace_torchrec.modules.rewriter import Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
+from grace_torchrec.modules.tier_bags import rows_in_line, tier_bags
 from grace_torchrec.plans.plan import TablePlan
 
 
@@ -77,7 +77,7 @@ class Splitter(nn.Module):
         self.count_plain()
         chosen = list(range(len(self.input_names)))
         if any(self._ahead):
-            plain = self._plain_rows(bags, chosen)
+            plain = rows_in_line(self.rewriter, bags, chosen, self._ahead)
             parts = parts_of_rows(plain, self.rewriter, self.num_sums)
             return parts, plain.given_lengths, bags[3]
         guard = torch.empty(0, dtype=torch.int8)  # these rows are ours alone: nothing goes stale
@@ -90,24 +90,6 @@ class Splitter(nn.Module):
             pairs = zip(self.rewriter.labels, self.rewriter.table_of, strict=True)
             ahead = [label for label, table in pairs if self._ahead[table]]
             tell_plain_batch(self.path, ahead, self.plain_batches)
-
-    def _plain_rows(self, bags: Bags, chosen: list[int]) -> RewrittenRows:
-        """Rewrite plain bags in line, those of tables planned ``ahead`` as plain rows."""
-        rewriter = self.rewriter
-        ids, offsets, weights, stride, positions = bags
-
-        def in_line(arrays: list[Tensor]) -> list[Tensor]:
-            """Take the arrays of tables planned ahead away."""
-            return [a[:0] if skip else a for a, skip in zip(arrays, self._ahead, strict=True)]
-
-        subset_parts, subset_marks = (part and in_line(part) for part in rewriter.subsets())
-        parts = rewrite_features(
-            ids, offsets, weights, stride, [positions[f] for f in chosen],
-            [rewriter.table_of[f] for f in chosen], rewriter.num_rows,
-            in_line(rewriter.item_codes()), rewriter.policy, rewriter.labels, subset_parts,
-            subset_marks,
-        )  # fmt: skip
-        return RewrittenRows(*parts, rewriter.stamp)
 
 
 def parts_of_rows(
@@ -126,59 +108,8 @@ def parts_of_rows(
     Raises:
         ValueError: the arrays do not belong together, or a row is outside its table and its sums.
     """
-    places = range(len(rewriter.table_of))
-    check_parts(given.rows, given.offsets, given.weights, given.given_lengths, places)
-    stride = given.given_lengths.shape[1]
-    values: list[Tensor] = []
-    weights: list[Tensor] = []
-    lengths: list[Tensor] = []
-    for feature, table in enumerate(rewriter.table_of):
-        ends = given.offsets[feature * stride : (feature + 1) * stride + 1]
-        mine = slice(int(ends[0]), int(ends[-1]))
-        rows, num_rows = given.rows[mine], rewriter.num_rows[table]
-        _check_rows(rows, num_rows, num_sums[table], rewriter.labels[feature])
-        bag_of = torch.repeat_interleave(torch.arange(stride), ends.diff())
-        local, part = _local_rows(
-            rows, num_rows, rewriter.num_hbm_sums[table], rewriter.hot_rows()[table]
-        )
-        for number in range(len(PART_SUFFIX)):
-            here = part == number
-            values.append(local[here])
-            lengths.append(torch.bincount(bag_of[here], minlength=max(stride, 1)))
-            if given.weights is not None:
-                weights.append(given.weights[mine][here])
-    return KeyedJaggedTensor(
-        keys=[name + suffix for name in rewriter.names for suffix in PART_SUFFIX.values()],
-        values=torch.cat(values),
-        lengths=torch.cat(lengths),
-        weights=torch.cat(weights) if given.weights is not None else None,
-    )
-
-
-def _check_rows(rows_P: Tensor, num_rows: int, num_sums: int, label: str) -> None:
-    """Refuse rows outside a table and its sums: table batches check none."""
-    if not rows_P.numel():
-        return
-    least, most = (int(end) for end in rows_P.aminmax())
-    if least < 0 or most >= num_rows + num_sums:
-        raise ValueError(
-            f"{label}: the batch reads row {least if least < 0 else most}, there are {num_rows} "
-            f"rows and {num_sums} sums; rewrite the batch again"
-        )
-
-
-def _local_rows(
-    rows_P: Tensor, num_rows: int, num_hbm_sums: int, hot_row_N: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return where each row stands in its own table, and its part: plain 0, HBM 1, host 2."""
-    plain = rows_P < num_rows
-    local = torch.where(plain, rows_P, rows_P - num_rows)
-    part = torch.where(plain, 0, torch.where(local < num_hbm_sums, 1, 2))
-    local = torch.where(part == 2, local - num_hbm_sums, local)
-    if hot_row_N.numel():
-        copy = torch.where(plain, hot_row_N[torch.where(plain, rows_P, 0)].long(), -1)
-        local, part = torch.where(copy >= 0, copy, local), torch.where(copy >= 0, 1, part)
-    return local, part
+    places = [(given, feature) for feature in range(len(rewriter.table_of))]
+    return tier_bags(rewriter, places, num_sums)
 
 
 class PartsLookup(nn.Module):

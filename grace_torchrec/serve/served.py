@@ -22,6 +22,7 @@ from grace_torchrec.serve.masters import Masters
 from grace_torchrec.serve.members import Members
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TableBatchCollection
+from grace_torchrec.serve.torchscript import check_script_batch
 
 Target = Literal["module", "torchscript"]
 
@@ -129,12 +130,22 @@ class Served(nn.Module):
 
         Args:
             batch: The model's positional arguments; bags may come rewritten.
+
+        Raises:
+            GraceError: the target is ``torchscript`` and ``script_batch`` did not make the batch.
         """
-        with self.slots.reading() as (served, _), torch.no_grad():
-            return served.module(*batch)
+        if self.conversion.target == "torchscript":
+            check_script_batch(self.collections, batch)
+        with self.slots.reading() as (served, _):
+            if not torch.is_grad_enabled():
+                return served.module(*batch)
+            with torch.no_grad():
+                return served.module(*batch)
 
     def answer(self, *batch: Any) -> Answer:
         """Return what the model returns, and the version of every row behind it."""
+        if self.conversion.target == "torchscript":
+            check_script_batch(self.collections, batch)
         with self.slots.reading() as (served, version), torch.no_grad():
             return Answer(served.module(*batch), version)
 

@@ -8,8 +8,7 @@ written waits for the batches under way and for the writing.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from grace_torchrec.errors import GraceError
@@ -47,26 +46,13 @@ class Slots(Generic[T]):
         """The contents there are, the one that readers see first."""
         return self._contents[self._active :] + self._contents[: self._active]
 
-    @contextmanager
-    def reading(self) -> Iterator[tuple[T, int]]:
-        """Give a content and its version; neither changes inside the block.
+    def reading(self) -> "_Reading[T]":
+        """Give a content and its version in a ``with`` block; neither changes inside it.
 
         Raises:
-            GraceError: a write failed half-way into the only content.
+            GraceError: when the block is entered: a write failed half-way into the only content.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._closed)
-            if self._torn is not None and self._copy is None:
-                raise GraceError(self._torn)
-            slot, version = self._active, self._version
-            self._readers[slot] += 1
-        try:
-            yield self._contents[slot], version
-        finally:
-            with self._changed:
-                self._readers[slot] -= 1
-                if not self._readers[slot]:
-                    self._changed.notify_all()
+        return _Reading(self)
 
     def publish(self, write: Callable[[T], None]) -> int:
         """Apply ``write`` to every content; readers see the old or the new one, never a mixture.
@@ -124,3 +110,31 @@ class Slots(Generic[T]):
         """Wait for the batches that read a content."""
         with self._changed:
             self._changed.wait_for(lambda: not self._readers[slot])
+
+
+class _Reading(Generic[T]):
+    """One reader; a class of its own, for every request passes here and a generator takes longer."""
+
+    def __init__(self, slots: Slots[T]) -> None:
+        self._slots = slots
+        self._slot = -1
+
+    def __enter__(self) -> tuple[T, int]:
+        """Count the reader."""
+        slots = self._slots
+        with slots._changed:
+            if slots._closed:
+                slots._changed.wait_for(lambda: not slots._closed)
+            if slots._torn is not None and slots._copy is None:
+                raise GraceError(slots._torn)
+            slot = self._slot = slots._active
+            slots._readers[slot] += 1
+            return slots._contents[slot], slots._version
+
+    def __exit__(self, *error: object) -> None:
+        """The reader is done."""
+        slots, slot = self._slots, self._slot
+        with slots._changed:
+            slots._readers[slot] -= 1
+            if not slots._readers[slot]:
+                slots._changed.notify_all()

@@ -126,6 +126,9 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
         if direct is not None:
             if isinstance(features, KeyedJaggedTensor):
                 self.splitter.count_plain()  # which stays out of this path otherwise
+                found = direct.as_stock(features)
+                if found is not None:
+                    return found
             return self._keyed(direct(features))
         parts, lengths, stride = self.splitter(features)
         return self._keyed(self.lookup(parts, lengths, stride))

@@ -8,6 +8,7 @@ that was given: MEAN divides by it.
 Shapes: F features, B bags of each.
 """
 
+import warnings
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -26,6 +27,10 @@ from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 
 LENGTH_SUFFIX = "__given"
+ANNOTATIONS = (
+    "The TorchScript type system doesn't support instance-level annotations",
+    "TorchScript will treat type annotations of Tensor",
+)
 
 
 class ScriptCollection(nn.Module):
@@ -90,7 +95,13 @@ def scripted(
             for node, argument in zip(graph.find_nodes(op="placeholder"), batch, strict=False):
                 if isinstance(argument, KeyedJaggedTensor):
                     node.type = KeyedJaggedTensor  # a model may not say so
-            script: nn.Module = torch.jit.script(fx.GraphModule(model, graph))
+            with warnings.catch_warnings():
+                # Of annotations inside TorchRec's and PyTorch's own classes: none is ours to change.
+                for told in ANNOTATIONS:
+                    warnings.filterwarnings("ignore", told, UserWarning)
+                # TorchScript is what was asked for.
+                warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
+                script: nn.Module = torch.jit.script(fx.GraphModule(model, graph))
             found = script(*batch)
     except Exception as error:  # whatever the model's own code raises on a proxy or in a compiler
         raise NotSupported(
@@ -139,6 +150,29 @@ def script_batch(
     # Ours come first: a scripted collection finds its parts by their places.
     parts[places[0]] = _joined([*pieces, bags])
     return tuple(parts)
+
+
+def check_script_batch(
+    collections: Mapping[str, TableBatchCollection], batch: tuple[Any, ...]
+) -> None:
+    """Refuse a batch that is not one of :func:`script_batch`: TorchScript would name a missing key.
+
+    Raises:
+        GraceError: it is none.
+    """
+    bags = [part for part in batch if isinstance(part, KeyedJaggedTensor)]
+    keys = set(chain.from_iterable(part.keys() for part in bags))
+    wanted = {
+        name + LENGTH_SUFFIX
+        for collection in collections.values()
+        for name in collection.rewriter.names
+    }
+    if not wanted <= keys:
+        raise GraceError(
+            "Served: the target torchscript takes batches that were rewritten ahead: "
+            "served(*script_batch(served.collections, batch)), with script_batch of "
+            "grace_torchrec.serve.torchscript"
+        )
 
 
 def _lengths(given_FB: Tensor, names: list[str]) -> KeyedJaggedTensor:

@@ -3,6 +3,8 @@
 Flow: StoredSums -> *arrays* -> plan folder -> *StoredSums*, equal to the last byte.  Clusters and
 subsets are built again from their members, and the stored codes must be what they give; sets hang on
 items by counts that are not kept, so their code is stored whole and must carry exactly the sets.
+How masks of subsets split takes longest to form, so it may be kept beside: then it must be a way to
+split them, and is not formed again to see that no other has fewer parts.
 Every array is as long as what it claims: no size that is only claimed is allocated.
 Shapes: N items, C clusters, C1 = C + 1, M members, R stored rows, R1 = R + 1, S items of all sets.
 """
@@ -75,13 +77,21 @@ def to_arrays(sums: StoredSums) -> dict[str, npt.NDArray[Any]]:
     return {"set_indptr": sums.set_indptr_R1, "set_items": sums.set_items_S, **dict(of_code)}
 
 
-def from_arrays(kind: str, num_items: int, arrays: Arrays) -> StoredSums:
+def parts_of(sums: StoredSums) -> npt.NDArray[np.uint8] | None:
+    """Return how masks split, which :func:`from_arrays` can do without; None where none do."""
+    return sums.code.next_E if isinstance(sums.code, SubsetCode) else None
+
+
+def from_arrays(
+    kind: str, num_items: int, arrays: Arrays, parts_E: npt.NDArray[Any] | None = None
+) -> StoredSums:
     """Build the sums again.
 
     Args:
         kind: Of :func:`code_kind`.
         num_items: Rows N of the table.
         arrays: Of :func:`to_arrays`.
+        parts_E: Of :func:`parts_of`; default: formed again.
 
     Raises:
         GraceError: the kind is unknown, an array is missing or one too many, has another type or
@@ -90,6 +100,8 @@ def from_arrays(kind: str, num_items: int, arrays: Arrays) -> StoredSums:
     if kind not in ARRAY_TYPES:
         raise GraceError(f"stored sums: code {kind!r}, expected one of {tuple(ARRAY_TYPES)}")
     _check_types(kind, num_items, arrays)
+    if parts_E is not None and kind != "subsets":
+        raise GraceError(f"stored sums: {kind} have no masks that split")
     if kind == "sets":
         return _sets(num_items, arrays)
     offsets, members = arrays["cluster_offsets"], arrays["members"]
@@ -103,7 +115,7 @@ def from_arrays(kind: str, num_items: int, arrays: Arrays) -> StoredSums:
     if kind == "clusters":
         sums = StoredSums.from_clusters(num_items, offsets, members)
     else:
-        sums = StoredSums.from_subsets(num_items, offsets, members, arrays["entries"])
+        sums = StoredSums.from_subsets(num_items, offsets, members, arrays["entries"], parts_E)
     assert not isinstance(sums.code, SetCode)
     told, built = arrays["item_code"], sums.code.item_code_N
     if told.dtype != built.dtype or not np.array_equal(told, built):

@@ -164,7 +164,9 @@ def check_clusters(
         )
     if members_M.size and (members_M.min() < 0 or members_M.max() >= num_items):
         raise GraceError(f"cluster members must be in 0..{num_items - 1}")
-    if np.unique(members_M).size != members_M.size:
+    taken_N = np.zeros(num_items, np.bool_)
+    taken_N[members_M] = True
+    if np.count_nonzero(taken_N) != members_M.size:
         raise GraceError("an item is in two clusters")
     return sizes
 

@@ -93,15 +93,16 @@ class StoredSums:
         cluster_offsets_C1: npt.NDArray[np.int64],
         members_M: npt.NDArray[np.int64],
         entries_R: npt.NDArray[np.int64],
+        parts_E: npt.NDArray[np.uint8] | None = None,
     ) -> "StoredSums":
         """Store chosen subsets of clusters, see :func:`grace_torchrec.sums.subsets.subset_code`.
 
         Raises:
-            GraceError: a cluster or an entry is not as it must be.
+            GraceError: a cluster, an entry or a part is not as it must be.
         """
         offsets, members = np.asarray(cluster_offsets_C1, np.int64), np.asarray(members_M, np.int64)
         code, indptr, items = subset_code(
-            num_items, offsets, members, np.asarray(entries_R, np.int64)
+            num_items, offsets, members, np.asarray(entries_R, np.int64), parts_E
         )
         return cls(num_items, indptr, items, code)
 

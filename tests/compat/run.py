@@ -64,11 +64,7 @@ def main() -> int:
 
 def why_not(row: KnownGood, cuda_torch: bool) -> str | None:
     """Return why a set cannot be installed here, None if it can."""
-    for name in (
-        f"torch=={row.torch}",
-        f"fbgemm-gpu-cpu=={row.fbgemm}",
-        f"torchrec=={row.torchrec}",
-    ):
+    for name in requirements(row):
         found = offered(name)
         if isinstance(found, str):
             return f"{name}: {found}"
@@ -86,6 +82,11 @@ def why_not(row: KnownGood, cuda_torch: bool) -> str | None:
     return None
 
 
+def requirements(row: KnownGood) -> tuple[str, str, str]:
+    """Return what makes a set."""
+    return f"torch=={row.torch}", f"fbgemm-gpu-cpu=={row.fbgemm}", f"torchrec=={row.torchrec}"
+
+
 def offered(requirement: str) -> dict | str:
     """Return what pip would install for a requirement alone, or its error."""
     done = subprocess.run(
@@ -96,6 +97,16 @@ def offered(requirement: str) -> dict | str:
     if done.returncode:
         return done.stderr.strip().splitlines()[-1]
     return json.loads(done.stdout)["install"][0]
+
+
+def bounded_by(row: KnownGood) -> set[str]:
+    """Return the packages that torch, torchrec and fbgemm ask for themselves."""
+    needs: list[str] = []
+    for name in requirements(row):
+        found = offered(name)
+        if not isinstance(found, str):
+            needs += found["metadata"].get("requires_dist", [])
+    return {re.split(r"[^\w.-]", need)[0].lower().replace("_", "-") for need in needs}
 
 
 def install(row: KnownGood, venvs: Path) -> Path:
@@ -115,11 +126,15 @@ def install(row: KnownGood, venvs: Path) -> Path:
         "fbgemm-gpu-cpu": row.fbgemm,
         "triton": row.triton,
     }
-    lines = [str(shim)]
+    lines, theirs = [str(shim)], bounded_by(row)
     for line in (ROOT / "requirements" / "cpu.txt").read_text().splitlines():
         name = line.partition("==")[0]
         if "==" in line and not line.startswith("#"):
-            lines.append(f"{name}=={pins[name]}" if name in pins else line)
+            if name in pins:
+                line = f"{name}=={pins[name]}"
+            elif name in theirs:
+                line = name  # in the release that they can be installed with
+            lines.append(line)
     if "iopath" in row.torchrec_needs:
         lines.append("iopath")
     wanted = folder / "requirements.txt"

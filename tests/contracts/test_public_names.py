@@ -8,6 +8,7 @@ import pytest
 import grace_torchrec
 
 PUBLIC = [
+    "Engine",
     "GraceEmbeddingBagCollection",
     "GraceError",
     "MemoryModel",

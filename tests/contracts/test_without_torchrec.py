@@ -5,6 +5,7 @@ import sys
 
 BLOCKED = ("torchrec", "fbgemm_gpu", "torchx", "tensorboard", "hypothesis")
 NEED_TORCHREC = (  # the rooms that are about TorchRec's own classes
+    "grace_torchrec.loadtest",
     "grace_torchrec.modules",
     "grace_torchrec.serve",
     "grace_torchrec.launch",

@@ -21,6 +21,7 @@ _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
 table_of, collection_of, table_plan = _shared.table_of, _shared.collection_of, _shared.table_plan
 model_plan, batch_of = _shared.model_plan, _shared.batch_of
+plans_of, swap_of = _shared.plans_of, _shared.swap_of
 
 LAYOUT = {"originals": "host", "num_hbm_sums": 2, "hot_items": (7, 9)}
 STOCK = {"clusters": None, "num_hbm_sums": 0, "hot_items": ()}

@@ -24,10 +24,19 @@ def put(folder, document):
 def test_what_was_written_is_read(written, model_of, served_of, tmp_path):
     put(tmp_path, written)
     served = served_of(model_of())
-    stats = read_served(tmp_path).stats
-    wanted = ServedDocument(3, served.conversion, stats, "0" * 16, None)
+    found = read_served(tmp_path)
+    wanted = ServedDocument(3, served.conversion, found.stats, found.schedule, "0" * 16, None)
     assert read_served(tmp_path) == wanted
-    assert len(stats.stats) == len(served.scheduled.stats.stats)
+    assert len(found.stats.stats) == len(served.scheduled.stats.stats)
+    assert found.schedule.names == tuple(op.name for op in served.scheduled.schedule.graph.ops)
+
+
+def test_a_folder_of_schema_1_has_no_schedule(written, tmp_path):
+    put(
+        tmp_path,
+        {name: part for name, part in written.items() if name != "schedule"} | {"schema": 1},
+    )
+    assert read_served(tmp_path).schedule is None
 
 
 @pytest.mark.parametrize(
@@ -40,6 +49,24 @@ def test_what_was_written_is_read(written, model_of, served_of, tmp_path):
         ("script_sha256", 7),
         ("stats", {"stats": [{"time_us": -1.0}]}),
         ("stats", [1]),
+        ("stats", None),
+        ("schedule", {}),
+        ("schedule", [1]),
+        (
+            "schedule",
+            {"names": ["a", "b"], "stream_n": [0], "order_n": [0, 1], "code": "", "reason": None},
+        ),
+        ("schedule", {"names": ["a"], "stream_n": [0], "order_n": [7], "code": "", "reason": None}),
+        (
+            "schedule",
+            {"names": ["a"], "stream_n": [-1], "order_n": [0], "code": "", "reason": None},
+        ),
+        (
+            "schedule",
+            {"names": ["a"], "stream_n": [0.0], "order_n": [0], "code": "", "reason": None},
+        ),
+        ("schedule", {"names": [1], "stream_n": [0], "order_n": [0], "code": "", "reason": None}),
+        ("schedule", {"names": ["a"], "stream_n": [0], "order_n": [0], "code": 7, "reason": None}),
         ("conversion", None),
         ("conversion", {"target": "module"}),
     ],

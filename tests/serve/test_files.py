@@ -46,6 +46,7 @@ def test_nothing_is_built_or_measured_again(model_of, served_of, batch, on_meta,
     served.save(tmp_path / "served")
     loaded = load_served(tmp_path / "served", on_meta, example=batch)
     assert loaded.scheduled.stats == served.scheduled.stats
+    assert loaded.scheduled.schedule == served.scheduled.schedule
     assert loaded.conversion == served.conversion
     assert not any(p.is_meta for p in loaded.model.parameters())
 
@@ -103,7 +104,7 @@ def test_another_schema_is_refused(model_of, served_of, batch, on_meta, tmp_path
     served_of(model_of()).save(tmp_path / "served")
     path = tmp_path / "served" / "served.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
-    with pytest.raises(GraceError, match="schema 9, this version reads 1"):
+    with pytest.raises(GraceError, match="schema 9, this version reads 1 to 2"):
         load_served(tmp_path / "served", on_meta, example=batch)
 
 
@@ -115,6 +116,35 @@ def test_another_model_is_refused_by_name(model_of, served_of, batch, tmp_path):
         load_served(tmp_path / "served", other, example=batch)
     with pytest.raises(PlanMismatch, match="dim 8 in the model"):
         load_served(tmp_path / "served", model_of(dim=8), example=batch)
+
+
+def test_a_model_that_computes_something_else_is_refused(model_of, served_of, batch, tmp_path):
+    served_of(model_of()).save(tmp_path / "served")
+
+    class Other(type(model_of())):
+        """The same modules and operators, other numbers in its code."""
+
+        def forward(self, dense, bags):
+            pooled = self.sparse(bags).to_dict()
+            columns = [pooled[name] for name in ("item", "seen", "shop")]
+            return torch.cat([self.dense(dense) * self.scale, *columns], dim=-1)
+
+    other = model_of()
+    other.__class__ = Other
+    with pytest.raises(PlanMismatch, match="was made for another model"):
+        load_served(tmp_path / "served", other, example=batch)
+
+
+def test_a_folder_of_schema_1_is_scheduled_anew(model_of, served_of, batch, on_meta, tmp_path):
+    served = served_of(model_of())
+    served.save(tmp_path / "served")
+    path = tmp_path / "served" / "served.json"
+    document = {**json.loads(path.read_text()), "schema": 1}
+    del document["schedule"], document[documents.CHECKSUM]
+    document[documents.CHECKSUM] = documents._sha256(document)
+    path.write_text(json.dumps(document))
+    loaded = load_served(tmp_path / "served", on_meta, example=batch)
+    assert torch.equal(loaded(*batch), served(*batch))
 
 
 def test_sharded_tables_are_not_saved(model_of, served_of, tmp_path):

@@ -85,6 +85,23 @@ def test_weighted_bags_keep_their_weights(collection_of, table_of, model_plan, b
     assert torch.equal(found.values(), model(bags).values())
 
 
+def test_a_batch_that_was_not_rewritten_ahead_is_refused_by_what_makes_one(
+    model_of, served_of, batch
+):
+    served = served_of(model_of(), target="torchscript")
+    for call in (served, served.answer):
+        with pytest.raises(
+            GraceError, match=r"served\(\*script_batch\(served.collections, batch\)"
+        ):
+            call(*batch)
+    assert served(*script_batch(served.collections, batch)).shape[0] == 4
+
+
+def test_converting_to_torchscript_warns_of_nothing(model_of, served_of, recwarn):
+    served_of(model_of(), target="torchscript")
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_what_script_batch_cannot_take_is_said(model_of, served_of, batch, batch_of):
     collections = served_of(model_of(), target="torchscript").collections
     with pytest.raises(GraceError, match="holds 0 KeyedJaggedTensors"):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.sums.arrays import ARRAY_TYPES, code_kind, from_arrays, to_arrays
+from grace_torchrec.sums.arrays import ARRAY_TYPES, code_kind, from_arrays, parts_of, to_arrays
 from grace_torchrec.sums.stored_sums import StoredSums
 
 NUM_ITEMS = 12
@@ -117,6 +117,31 @@ def test_arrays_of_another_kind_or_table_are_refused(kind) -> None:
             from_arrays(kind, 9, {key: array for key, array in arrays.items() if key != name})
     with pytest.raises(GraceError, match="code 'pickle'"):
         from_arrays("pickle", 9, arrays)
+
+
+def test_parts_of_masks_are_kept_and_must_split_them() -> None:
+    sums = StoredSums.from_subsets(9, np.array([0, 3]), np.array([4, 1, 8]), np.array([3, 7]))
+    arrays, parts = to_arrays(sums), parts_of(sums)
+    assert parts.tolist() == [0, 1, 2, 3, 4, 1, 2, 7]
+    assert_equal(from_arrays("subsets", 9, arrays, parts), sums)
+    more_parts = np.array([0, 1, 2, 1, 4, 1, 2, 3], np.uint8)
+    assert from_arrays("subsets", 9, arrays, more_parts).code.next_E is more_parts
+    wrong = [
+        parts[:-1],
+        parts.astype(np.int64),
+        *(np.where(np.arange(8) == mask, part, parts).astype(np.uint8)
+          for mask, part in [(0, 1), (5, 0), (5, 5), (5, 3), (6, 6), (7, 4), (7, 255)]),
+    ]  # fmt: skip
+    for other in wrong:
+        with pytest.raises(GraceError, match="stored sums"):
+            from_arrays("subsets", 9, arrays, other)
+    with pytest.raises(GraceError, match="sets have no masks"):
+        from_arrays("sets", 9, arrays_of_sets(), parts)
+
+
+def arrays_of_sets():
+    """Arrays of two sets of nine items."""
+    return to_arrays(StoredSums.from_sets(9, np.array([0, 2, 5]), np.array([1, 2, 2, 3, 4])))
 
 
 def test_a_code_that_carries_other_sets_than_the_stored_ones_is_refused() -> None:

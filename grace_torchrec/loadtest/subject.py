@@ -1,0 +1,184 @@
+"""Subject: what a load test serves: a stock model, its converted form, and requests with answers.
+
+Flow: a trace, or a model with example batches -> *Subject* -> entrants.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec import api
+from grace_torchrec.demo.batches import history_batches
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.loadtest.encoding import flat_answer
+from grace_torchrec.models.dlrm import history_dlrm
+from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.request_form import Alone, form_of
+from grace_torchrec.traces.split import split_bags
+from grace_torchrec.traces.trace import Trace
+
+Request = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is served, and what is asked of it.
+
+    Attributes:
+        name: For the result.
+        stock: The stock model, in eval mode.
+        served: What stands against it.
+        requests: Requests, all of one kind.
+        answers: What the stock model answers to each alone, as flat numbers.
+    """
+
+    name: str
+    stock: nn.Module
+    served: nn.Module
+    requests: tuple[Request, ...]
+    answers: tuple[npt.NDArray[np.float32], ...]
+
+    @classmethod
+    def of(
+        cls, name: str, stock: nn.Module, served: nn.Module, requests: Sequence[Request]
+    ) -> "Subject":
+        """Answer every request by the stock model; refuse what cannot be asked.
+
+        Raises:
+            GraceError: there are no requests, or of several kinds.
+            NotSupported: rows of requests cannot be told, so they cannot be joined.
+        """
+        kinds = {form_of(request).kind for request in requests}
+        if not requests:
+            raise GraceError("load test: no requests; give a trace or batches that are not empty")
+        if any(_holds_alone(kind) for kind in kinds):
+            raise NotSupported("load test: requests hold what cannot be joined row by row")
+        if len(kinds) > 1:
+            raise GraceError(f"load test: requests are of {len(kinds)} kinds; give one kind")
+        with torch.no_grad():
+            answers = tuple(flat_answer(stock(*request)) for request in requests)
+        return cls(name, stock, served, tuple(requests), answers)
+
+
+def history_subject(
+    trace: Trace,
+    name: str,
+    *,
+    rows: int = 1,
+    dim: int = 128,
+    size: str = "embedding_heavy",
+    distinct: int = 1000,
+    streams: int = 4,
+) -> Subject:
+    """Return a DLRM over histories, planned and converted, and requests of users it has not seen.
+
+    Args:
+        trace: Bags of the feature ``history``.
+        name: Of the trace.
+        rows: Rows of a request.
+        dim: Embedding dimension.
+        size: A key of ``models.dlrm.SIZES``.
+        distinct: Distinct requests at most.
+        streams: Streams at most of one query.
+    """
+    torch.manual_seed(0)
+    split = split_bags(trace)
+    stock = history_dlrm(trace.num_items, dim, size).eval()
+    train = [batch.inputs for batch in history_batches(split.train)]
+    batches = history_batches(split.test, rows)
+    requests = [batch.inputs for batch, _ in zip(batches, range(distinct), strict=False)]
+    return Subject.of(name, stock, converted(stock, train, streams), requests)
+
+
+def model_subject(
+    name: str,
+    stock: nn.Module,
+    batches: Sequence[Request],
+    *,
+    served: nn.Module | None = None,
+    rows: int = 1,
+    distinct: int = 1000,
+    streams: int = 4,
+) -> Subject:
+    """Return a model with requests cut from its example batches.
+
+    Args:
+        name: Of the model.
+        stock: In eval mode.
+        batches: Positional arguments of each batch; the profile is made from them, too.
+        served: The converted model; default: it is planned and converted here.
+        rows: Rows of a request.
+        distinct: Distinct requests at most.
+        streams: Streams at most of one query.
+
+    Raises:
+        NotSupported: batches cannot be cut by rows, or the model has nothing to convert.
+    """
+    requests: list[Request] = []
+    for batch in batches:
+        count = form_of(batch).rows
+        starts = range(0, count - rows + 1, rows)
+        requests += [cut_rows(batch, first, first + rows) for first in starts]
+    chosen = requests[:distinct]
+    found = converted(stock, batches, streams) if served is None else served
+    return Subject.of(name, stock, found, chosen)
+
+
+def converted(stock: nn.Module, batches: Sequence[Request], streams: int) -> nn.Module:
+    """Profile, plan and convert a model for this machine; rows keep their type.
+
+    Args:
+        stock: In eval mode.
+        batches: What the profile is made from.
+        streams: Streams at most of one query.
+    """
+    profile = api.profile(batches, stock)
+    plan = api.plan(stock, profile, MemoryModel.named("cpu"))
+    return convert(stock, plan, example=batches[0], streams=streams, row_dtype="table")
+
+
+def cut_rows(batch: Request, first: int, last: int) -> Request:
+    """Return the rows ``first`` to ``last`` of a request.
+
+    Args:
+        batch: Tensors and bags, in tuples, lists and dicts.
+        first: First row.
+        last: Behind the last row.
+    """
+    return tuple(_cut(part, first, last) for part in batch)
+
+
+def _cut(value: Any, first: int, last: int) -> Any:
+    """Cut one argument."""
+    if isinstance(value, Tensor):
+        return value[first:last].clone()
+    if isinstance(value, KeyedJaggedTensor):
+        stride, ends = value.stride(), value.offsets().tolist()
+        spans = [
+            (ends[key * stride + first], ends[key * stride + last])
+            for key in range(len(value.keys()))
+        ]
+        lengths = value.lengths().reshape(len(value.keys()), stride)[:, first:last].reshape(-1)
+        parts = [value.values(), value.weights_or_none()]
+        ids, weights = (
+            None if part is None else torch.cat([part[a:b] for a, b in spans]) for part in parts
+        )
+        return KeyedJaggedTensor(value.keys(), ids, weights, lengths.clone())
+    if isinstance(value, dict):
+        return {key: _cut(part, first, last) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_cut(part, first, last) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _holds_alone(kind: Any) -> bool:
+    """Tell whether a kind holds a part that is never joined."""
+    return isinstance(kind, Alone) or (isinstance(kind, tuple) and any(map(_holds_alone, kind)))

@@ -1,0 +1,128 @@
+"""Kept: a schedule as plain values, so that the same model is scheduled again without a search.
+
+Flow: Schedule -> *KeptSchedule* -> file -> *schedule_again* with the newly traced model -> Scheduled.
+Nothing in a file is believed: the costs must be those of the traced operators, the order must
+respect their needs, waits are formed anew, and the steps that are written are proven free of races
+like those of a search.
+Shapes: n operators.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from grace_torchrec.errors import GraceError, PlanMismatch
+from grace_torchrec.schedule.issue_order import fewest_waits
+from grace_torchrec.schedule.op_graph import OpGraph
+from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts, single_stream
+from grace_torchrec.schedule.stream_pass import Scheduled, carried_out
+from grace_torchrec.schedule.tracing import code_hash, op_graph
+
+
+@dataclass(frozen=True)
+class KeptSchedule:
+    """What a schedule decided.
+
+    Attributes:
+        names: Of the operators, in order; every other node shows the memory of one of them.
+        stream_n: Stream of each operator.
+        order_n: Operators in the order in which the host issues them.
+        code: Hash of the traced nodes.
+        reason: Why it is a single stream; None where it is not.
+
+    Raises:
+        GraceError: the parts do not belong together.
+    """
+
+    names: tuple[str, ...]
+    stream_n: tuple[int, ...]
+    order_n: tuple[int, ...]
+    code: str
+    reason: str | None
+
+    def __post_init__(self) -> None:
+        """Check what can be without the model."""
+        places = range(len(self.names))
+        numbers = (*self.stream_n, *self.order_n)
+        if (
+            not all(type(number) is int for number in numbers)
+            or not all(type(name) is str for name in self.names)
+            or sorted(self.order_n) != list(places)
+            or len(self.stream_n) != len(places)
+            or min(self.stream_n, default=0) < 0
+            or not isinstance(self.code, str)
+            or not isinstance(self.reason, str | None)
+        ):
+            raise GraceError("kept schedule: streams and order are not those of its operators")
+
+    @classmethod
+    def of(cls, scheduled: Scheduled) -> "KeptSchedule | None":
+        """Keep what became of a model; None where it could not be traced."""
+        schedule = scheduled.schedule
+        if schedule is None:
+            return None
+        names = tuple(op.name for op in schedule.graph.ops)
+        return cls(names, schedule.stream_n, schedule.order_n, scheduled.code, schedule.reason)
+
+    def schedule(self, graph: OpGraph, costs: OpStats, machine: Machine) -> Schedule:
+        """Return the schedule of a graph with these operators.
+
+        Raises:
+            PlanMismatch: the costs belong to another graph.
+            GraceError: it takes more streams than the machine has, or an operator comes before
+                one it needs.
+        """
+        costs.check(graph)
+        if self.reason is not None:
+            return single_stream(graph, costs, machine, self.reason)
+        rank = {op: place for place, op in enumerate(self.order_n)}
+        early = any(
+            rank[need] > rank[place] for place, op in enumerate(graph.ops) for need in op.needs
+        )
+        if early or max(self.stream_n, default=0) >= machine.streams:
+            raise GraceError(
+                f"kept schedule of {graph.name!r}: is no order of its operators on "
+                f"{machine.streams} streams; schedule the model again"
+            )
+        times, stream_n, order_n = costs.times_us, self.stream_n, self.order_n
+        waits = fewest_waits(graph.needs, stream_n, order_n, machine.streams)
+        begin = predicted_starts(graph, times, stream_n, order_n, machine)
+        return Schedule(graph, machine, stream_n, order_n, waits, tuple(begin), tuple(times))
+
+
+def schedule_again(
+    gm: fx.GraphModule,
+    example: tuple[Any, ...],
+    machine: Machine,
+    costs: OpStats,
+    kept: KeptSchedule,
+) -> Scheduled:
+    """Schedule a traced model as it was scheduled before: nothing is run, measured or searched.
+
+    Args:
+        gm: The traced model; it is not changed.
+        example: Positional arguments of one batch, on the model's device.
+        machine: Streams at most, and what a wait costs.
+        costs: Of its operators.
+        kept: Its schedule.
+
+    Raises:
+        PlanMismatch: the model computes something else.
+        GraceError: the schedule is none of this model, or has a race.
+    """
+    if code_hash(gm) != kept.code:
+        raise PlanMismatch(
+            f"schedule: was made for another model than this {type(gm).__name__}: its operators, "
+            "or their arguments, differ"
+        )
+    first = set(kept.names)
+    shown = [node.name for node in gm.graph.nodes if node.name not in first]
+    graph = op_graph(gm, type(gm).__name__, shown)
+    if tuple(op.name for op in graph.ops) != kept.names:
+        raise GraceError(f"kept schedule of {graph.name!r}: has other operators; schedule it again")
+    schedule = kept.schedule(graph, costs, machine)
+    if kept.reason is not None:
+        return Scheduled(gm, False, kept.reason, schedule, stats=costs, code=kept.code)
+    return carried_out(gm, schedule, costs, example)

@@ -1,0 +1,242 @@
+"""Engine: concurrent requests for one model, batched, bounded, and answered whatever happens.
+
+Flow: submit -> form checked -> RequestQueue -> workers -> futures; recorder and shadow look on.
+A worker that is free serves at once; requests that come while all are busy wait together and are
+computed together.  How workers and streams follow RecOS: docs/engine.md.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from grace_torchrec.arguments import expect_model
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.serve.live_model import LiveModel
+from grace_torchrec.serve.metrics import EngineMetrics, Now
+from grace_torchrec.serve.outlook import Outlook
+from grace_torchrec.serve.request_form import form_of
+from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
+from grace_torchrec.serve.shadow import Shadow, ShadowCounts
+from grace_torchrec.serve.worker_streams import device_of, ready_event
+from grace_torchrec.serve.workers import Duties, Workers, expire
+
+CLOSES = "engine: it is closing and accepts no more requests"
+
+
+class Engine:
+    """Serves a model to any number of callers.
+
+    Rows of a request must not depend on rows of other requests, as they do in no model in eval mode
+    that does not compare the samples of its batch: requests are joined row by row.
+
+    Args:
+        served: What answers: a Served, or any module in eval mode.
+        stock: The stock model, for ``use_stock`` and for the shadow.
+        recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``.
+        max_inflight: Batches that compute at a time, each on a thread of its own.
+        max_batch: Rows of a joined batch at most.
+        max_wait_ms: How long a batch may grow while other batches compute; 0: a free worker never
+            waits.
+        max_queue: Requests that wait at most; more are rejected.
+        shadow: Share of the requests that the other of ``served`` and ``stock`` answers too.
+        shadow_tolerance: Largest absolute difference of answers that count as equal.
+
+    Attributes:
+        metrics: Counts and latencies; ``metrics.snapshot()``.
+
+    Raises:
+        GraceError: a number is out of range.
+        NotSupported: a model is in training mode, or there is a shadow and no stock model.
+    """
+
+    def __init__(
+        self,
+        served: nn.Module,
+        *,
+        stock: nn.Module | None = None,
+        recorder: Any = None,
+        max_inflight: int = 1,
+        max_batch: int = 256,
+        max_wait_ms: float = 0.0,
+        max_queue: int = 1024,
+        shadow: float = 0.0,
+        shadow_tolerance: float = 1e-4,
+    ) -> None:
+        expect_model("Engine", served)
+        for name, number, least in (
+            ("max_inflight", max_inflight, 1),
+            ("max_batch", max_batch, 1),
+            ("max_wait_ms", max_wait_ms, 0),
+            ("max_queue", max_queue, 1),
+        ):
+            if isinstance(number, bool) or not number >= least:
+                raise GraceError(f"Engine: {name} must be {least} or more, got {number!r}")
+        if not 0 <= shadow <= 1:
+            raise GraceError(f"Engine: shadow is a share of requests from 0 to 1, got {shadow!r}")
+        if recorder is not None and not callable(getattr(recorder, "observe", None)):
+            raise GraceError(f"Engine: recorder is a {type(recorder).__name__} without observe()")
+        if shadow and stock is None:
+            raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
+        self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0
+        self._one_change = threading.Lock()
+        self._max_inflight, self._max_batch = max_inflight, max_batch
+        self._device = device_of(served)
+        self._outlook = Outlook(max_inflight)
+        self._queue = RequestQueue(
+            max_queue, max_batch, max_wait_ms * 1e-3, lambda: self._outlook.busy > 0
+        )
+        self._shadow = Shadow(shadow, shadow_tolerance) if shadow else None
+        self.metrics = EngineMetrics(self._now)
+        observe: Callable[[Any], None] | None = recorder.observe if recorder is not None else None
+        self._workers = Workers(
+            Duties(
+                self._queue, self._live_now, self.metrics, self._outlook,
+                observe, self._shadow, max_inflight, self._device,
+            )
+        )  # fmt: skip
+        self._start_workers()
+
+    def submit(self, *batch: Any, deadline_s: float | None = None) -> "Future[Any]":
+        """Accept one request.
+
+        Args:
+            *batch: The model's positional arguments, with any number of rows, 0 too.
+            deadline_s: Seconds from now after which nobody wants the answer.
+
+        Returns:
+            Its answer to come; ``cancel()`` works until a worker takes it.  It fails with
+            DeadlineExceeded, or with what the model raises on this very request.
+
+        Raises:
+            Rejected: too many requests wait, the deadline cannot be met, or the engine closes.
+            GraceError: the request is malformed.
+        """
+        try:
+            form = form_of(batch)
+            now_s = time.perf_counter()
+            if deadline_s is not None and self._outlook.busy:
+                self._check_deadline(deadline_s)
+            until_s = None if deadline_s is None else now_s + deadline_s
+            request = Request(batch, form, now_s, until_s, ready=ready_event(self._device))
+            gone = self._queue.put(request)
+        except GraceError:
+            self.metrics.count(rejected=1)
+            raise
+        self.metrics.count(accepted=1)
+        if gone is not None:
+            expire(gone, self.metrics)
+        return request.future
+
+    async def answer(self, *batch: Any, deadline_s: float | None = None) -> Any:
+        """Accept one request and return its answer; arguments and errors as of ``submit``.
+
+        Cancelling the task cancels the request, if no worker has taken it.
+        """
+        return await asyncio.wrap_future(self.submit(*batch, deadline_s=deadline_s))
+
+    def replace(self, served: nn.Module, *, stock: nn.Module | None = None) -> None:
+        """Answer with another model from the next batch on; returns when the old one is unused.
+
+        Args:
+            served: The new model.
+            stock: Its stock twin; default: the one there was.
+
+        Raises:
+            NotSupported: a model is in training mode.
+        """
+        expect_model("Engine.replace", served)
+        with self._one_change:
+            old = self._live
+            self._live = LiveModel(served, old.stock if stock is None else stock)
+            self._replaced += 1
+            self._start_workers()
+        old.wait_until_unused()
+
+    def use_stock(self, on: bool = True) -> None:
+        """Answer with the stock model, or with the served one again, from the next batch on.
+
+        Raises:
+            NotSupported: there is no stock model.
+        """
+        if on and self._live.stock is None:
+            raise NotSupported("engine: there is no stock model; pass stock=model to Engine")
+        self._with_stock = on
+
+    def drain(self) -> None:
+        """Accept no more requests; return when all that were accepted have their answer."""
+        self._queue.close(CLOSES)
+        self._workers.join()
+        if self._shadow is not None:
+            self._shadow.drain()
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Drain and end; a second call does nothing.
+
+        Args:
+            cancel: Fail the requests that wait instead of computing them.
+        """
+        self._queue.close(CLOSES)
+        if cancel:
+            for request in self._queue.remove_all():
+                if request.started or request.future.set_running_or_notify_cancel():
+                    request.future.set_exception(Rejected(CLOSES))
+                self.metrics.count(cancelled=1)
+        self.drain()
+        if self._shadow is not None:
+            self._shadow.close()
+
+    def __enter__(self) -> "Engine":
+        """Return the engine."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close: what was accepted is answered."""
+        self.close()
+
+    def _check_deadline(self, deadline_s: float) -> None:
+        """Refuse a request that is expected to come too late."""
+        start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
+        if start_s > deadline_s:
+            raise Rejected(
+                f"engine: a request that comes now is expected to start in {start_s * 1e3:.1f} ms, "
+                f"its deadline is {deadline_s * 1e3:.1f} ms; send fewer, or allow more time"
+            )
+
+    @contextmanager
+    def _live_now(self) -> Iterator[tuple[LiveModel, bool]]:
+        """Hold the model that answers now for a batch."""
+        while True:
+            live = self._live
+            with live.used():
+                if live is self._live:  # else it was replaced before it was held
+                    yield live, self._with_stock
+                    return
+
+    def _start_workers(self) -> None:
+        """Let there be a thread for each batch in flight, and one that rewrites ahead."""
+        self._workers.start(self._max_inflight + bool(self._live.ahead))
+
+    def _now(self) -> Now:
+        """Return what metrics cannot count."""
+        return Now(
+            queued=len(self._queue),
+            running=self._outlook.busy,
+            model="stock" if self._with_stock else "ours",
+            replaced=self._replaced,
+            expected_start_ms=1e3
+            * self._outlook.expected_start_s(self._queue.rows, self._max_batch),
+            outlook_error_us=self._outlook.mean_error_us,
+            shadow=ShadowCounts() if self._shadow is None else self._shadow.snapshot(),
+        )

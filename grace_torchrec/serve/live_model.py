@@ -1,0 +1,93 @@
+"""Live model: what an engine answers with now, its stock twin, and who still computes with it.
+
+Flow: Engine and ``replace`` -> *LiveModel*, one after the other -> batches.  A batch keeps the model
+it began with; the old one is let go of when its last batch is done.
+Bags for tables planned ``ahead`` are rewritten here, on the worker's thread, before the model's turn.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_torchrec.errors import NotSupported
+from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+
+
+class LiveModel:
+    """A model in eval mode and the stock model beside it.
+
+    Args:
+        model: What answers: a Served, or any module.
+        stock: The stock model, or None.
+
+    Attributes:
+        ahead: Collections with tables planned ``ahead``, by path; empty where there are none.
+        splits: False once an output was seen that cannot be given to several requests.
+
+    Raises:
+        NotSupported: a model is in training mode.
+    """
+
+    def __init__(self, model: nn.Module, stock: nn.Module | None) -> None:
+        for name, module in (("model", model), ("stock", stock)):
+            if module is not None and module.training:
+                raise NotSupported(f"engine: {name} is in training mode; call {name}.eval() first")
+        self.model, self.stock, self.splits = model, stock, True
+        self.ahead: Modules = {
+            module.path: module
+            for module in model.modules()
+            if takes_rewritten(module) and module.has_ahead
+        }
+        self._users = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Hold the model for a batch."""
+        with self._changed:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                if not self._users:
+                    self._changed.notify_all()
+
+    def wait_until_unused(self) -> None:
+        """Wait for the batches that compute with this model."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users)
+
+    def prepare(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Rewrite the bags of a batch for tables planned ahead, unless they come rewritten."""
+        if not self.ahead:
+            return batch
+        bags = [part for part in batch if isinstance(part, KeyedJaggedTensor | RewrittenBatch)]
+        if len(bags) != 1 or self._fits(bags[0]):
+            return batch  # several: the collections read plain rows, and count it
+        rewritten: tuple[Any, ...] = rewrite_one(batch, self.ahead)
+        return rewritten
+
+    def compute(self, batch: tuple[Any, ...], *, with_stock: bool = False) -> Any:
+        """Return the answer of the model, or of the stock model, to a prepared batch."""
+        with torch.no_grad():
+            if not with_stock:
+                return self.model(*batch)
+            assert self.stock is not None
+            return self.stock(
+                *(part.bags if isinstance(part, RewrittenBatch) else part for part in batch)
+            )
+
+    def _fits(self, bags: KeyedJaggedTensor | RewrittenBatch) -> bool:
+        """Tell bags that were rewritten for this model."""
+        return isinstance(bags, RewrittenBatch) and all(
+            path in bags.modules and bags.modules[path].stamp == module.rewriter.stamp
+            for path, module in self.ahead.items()
+        )

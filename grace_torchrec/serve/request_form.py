@@ -1,0 +1,161 @@
+"""Form of a request: how many rows it has, and which requests it may share a batch with.
+
+Flow: arguments of one request -> *form_of* -> queue, which joins requests of equal kind.
+What is cheap to check is checked here, at the door.  What is malformed in another way than its
+numbers (a missing key, another type) is of another kind, so it meets no other request.
+Shapes: F features, B rows of the request, L ids.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from grace_torchrec.errors import GraceError
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the queue knows of a request.
+
+    Attributes:
+        rows: Rows; 0 is an empty request.
+        kind: Requests of equal kind may be joined.
+    """
+
+    rows: int
+    kind: Hashable
+
+
+class Alone:
+    """A kind that equals no other: the request is never joined."""
+
+
+def form_of(batch: tuple[Any, ...]) -> Form:
+    """Return the form of a request.
+
+    Args:
+        batch: Positional arguments of the model: tensors with a row for each row of the request,
+            bags, numbers and texts, in tuples, lists or dicts.
+
+    Raises:
+        GraceError: rows of two arguments differ, or lengths of bags do not fit their ids.
+    """
+    rows: dict[str, int] = {}
+    kind = tuple(_kind(part, f"argument {place}", rows) for place, part in enumerate(batch))
+    if not rows:
+        return Form(1, Alone())
+    (first, count), *others = rows.items()
+    for where, number in others:
+        if number != count:
+            raise GraceError(
+                f"request: {first} has {count} rows, {where} has {number}; "
+                "give each argument one row for each row of the request"
+            )
+    return Form(count, kind)
+
+
+def _kind(value: Any, where: str, rows: dict[str, int]) -> Hashable:
+    """Return what must be equal for a value to be joined with another; note its rows."""
+    if isinstance(value, Tensor):
+        if not value.dim():
+            return Alone()
+        rows[where] = value.shape[0]
+        return value.dtype, tuple(value.shape[1:]), value.device
+    if isinstance(value, RewrittenBatch):
+        stamps = tuple((path, part.stamp) for path, part in value.modules.items())
+        weighted = tuple(part.weights is not None for part in value.modules.values())
+        return stamps, weighted, _kind_of_bags(value.bags, where, rows)
+    if isinstance(value, KeyedJaggedTensor):
+        return _kind_of_bags(value, where, rows)
+    if isinstance(value, dict):
+        return tuple((key, _kind(v, f"{where}[{key!r}]", rows)) for key, v in value.items())
+    if isinstance(value, list | tuple):
+        inner = (_kind(v, f"{where}[{place}]", rows) for place, v in enumerate(value))
+        return type(value), tuple(inner)
+    if value is None or isinstance(value, bool | int | float | str):
+        return type(value), value
+    return Alone()
+
+
+def _kind_of_bags(bags: KeyedJaggedTensor, where: str, rows: dict[str, int]) -> Hashable:
+    """Return the kind of bags; refuse lengths that do not fit."""
+    keys, offsets = bags.keys(), bags.offsets_or_none()
+    varies = bags.variable_stride_per_key() or bags.inverse_indices_or_none() is not None
+    if varies or not keys or (offsets is None and bags.lengths_or_none() is None):
+        return Alone()
+    ids, weights = bags.values(), bags.weights_or_none()
+    lengths = bags.lengths().reshape(-1)
+    stride = lengths.numel() // len(keys)
+    if ids.dim() != 1 or lengths.numel() != stride * len(keys) or stride != bags.stride():
+        raise GraceError(
+            f"request: {where} has {lengths.numel()} lengths for {len(keys)} features of stride "
+            f"{bags.stride()}, ids of shape {tuple(ids.shape)}; keys x stride lengths are expected"
+        )
+    if lengths.device.type == "cpu":  # elsewhere it would wait for the device
+        _check_lengths(lengths, ids.numel(), where)
+        if offsets is not None and offsets.numel() and int(offsets[0]):
+            raise GraceError(f"request: {where} has offsets that begin at {int(offsets[0])}, not 0")
+    if weights is not None and weights.shape != ids.shape:
+        raise GraceError(
+            f"request: {where} has weights of shape {tuple(weights.shape)} for {ids.numel()} ids"
+        )
+    rows[where] = stride
+    return (
+        tuple(keys), ids.dtype, lengths.dtype, ids.device,
+        None if weights is None else weights.dtype,
+    )  # fmt: skip
+
+
+def _check_lengths(lengths: Tensor, num_ids: int, where: str) -> None:
+    """Refuse lengths that are negative or do not add up to the ids."""
+    numbers = lengths.detach().numpy()
+    total = int(numbers.sum())
+    if total != num_ids or (numbers.size and int(numbers.min()) < 0):
+        raise GraceError(
+            f"request: {where} has lengths that add up to {total} and are {int(numbers.min())} or "
+            f"more, there are {num_ids} ids; give one length of 0 or more for each bag"
+            if numbers.size
+            else f"request: {where} has {num_ids} ids and no bag"
+        )
+
+
+def blank_row(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a request of the same kind with one row: zeros and empty bags.
+
+    It stands in for empty requests: not every model takes a batch without rows.
+
+    Args:
+        batch: A request that may be joined.
+    """
+    return tuple(_blank(part) for part in batch)
+
+
+def _blank(value: Any) -> Any:
+    """Return one row of the kind of a value."""
+    if isinstance(value, Tensor):
+        return value.new_zeros((1, *value.shape[1:]))
+    bags = value.bags if isinstance(value, RewrittenBatch) else value
+    if isinstance(bags, KeyedJaggedTensor):
+        weights = bags.weights_or_none()
+        return KeyedJaggedTensor(
+            keys=bags.keys(),
+            values=bags.values().new_empty(0),
+            weights=None if weights is None else weights.new_empty(0),
+            lengths=torch.zeros(len(bags.keys()), dtype=bags.lengths().dtype),
+            stride=1,
+        )
+    if isinstance(value, dict):
+        return type(value)((key, _blank(v)) for key, v in value.items())
+    if isinstance(value, list | tuple):
+        return _like(value, [_blank(v) for v in value])
+    return value
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    """Return parts in a list, tuple or named tuple such as ``value`` is."""
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -1,0 +1,181 @@
+"""Shadow: a share of the live requests is answered a second time, and both answers are compared.
+
+Flow: answered requests, sampled -> a thread of its own -> the other model -> *ShadowCounts*.
+No request waits for it: what comes while it has enough to do is left out, and counted.
+"""
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedTensor
+
+Compute = Callable[[tuple[Any, ...]], Any]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The request whose answers differed most.
+
+    Attributes:
+        difference: Largest absolute difference; infinite where shapes or missing numbers differ.
+        batch: The request.
+        answer: What was answered.
+        other: What the other model answered.
+    """
+
+    difference: float
+    batch: tuple[Any, ...]
+    answer: Any
+    other: Any
+
+
+@dataclass(frozen=True)
+class ShadowCounts:
+    """What comparing has found so far.
+
+    Attributes:
+        compared: Requests compared.
+        different: Those that differ by more than the tolerance.
+        failed: Requests that the other model could not answer.
+        left_out: Requests that were drawn and not compared, for there was too much to do.
+        worst_difference: The largest difference; 0 before the first.
+        worst: Its request; None before the first difference.
+    """
+
+    compared: int = 0
+    different: int = 0
+    failed: int = 0
+    left_out: int = 0
+    worst_difference: float = 0.0
+    worst: Worst | None = None
+
+
+class Shadow:
+    """Compares a share of requests on a thread of its own.
+
+    Args:
+        share: Share of the requests, above 0 and at most 1.
+        tolerance: Largest absolute difference of equal answers.
+        waiting_most: Requests that wait to be compared, at most.
+        seed: Of the draw.
+    """
+
+    def __init__(
+        self, share: float, tolerance: float, waiting_most: int = 64, seed: int = 0
+    ) -> None:
+        self.share, self.tolerance, self.waiting_most = share, tolerance, waiting_most
+        self.counts = ShadowCounts()
+        self._random = random.Random(seed)
+        self._waiting: deque[tuple[tuple[Any, ...], Any, Compute]] = deque()
+        self._changed = threading.Condition()
+        self._comparing = self._closed = False
+        self._left_out = 0
+        self._thread = threading.Thread(target=self._work, name="grace-shadow", daemon=True)
+        self._thread.start()
+
+    def draws(self) -> bool:
+        """Draw whether a request is to be compared."""
+        return self._random.random() < self.share
+
+    def offer(self, batch: tuple[Any, ...], answer: Any, other: Compute) -> None:
+        """Hand over an answered request; never waits.
+
+        Args:
+            batch: The request.
+            answer: Its answer.
+            other: Answers it by the other model.
+        """
+        with self._changed:
+            if self._closed or len(self._waiting) >= self.waiting_most:
+                self._left_out += 1
+                return
+            self._waiting.append((batch, answer, other))
+            self._changed.notify_all()
+
+    def snapshot(self) -> ShadowCounts:
+        """Return what was found so far."""
+        counts = self.counts
+        return ShadowCounts(**{**vars(counts), "left_out": self._left_out})
+
+    def drain(self) -> None:
+        """Wait until everything handed over was compared."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._comparing))
+
+    def close(self) -> None:
+        """Compare what waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        """Compare one request after the other."""
+        while True:
+            with self._changed:
+                self._comparing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                batch, answer, other = self._waiting.popleft()
+                self._comparing = True
+            self.counts = self._compared(batch, answer, other)
+            del batch, answer, other  # nothing of a request stays while the thread waits
+
+    def _compared(self, batch: tuple[Any, ...], answer: Any, other: Compute) -> ShadowCounts:
+        """Answer a request by the other model; return the counts with it."""
+        counts = vars(self.counts).copy()
+        try:
+            wanted = other(batch)
+            difference = largest_difference(answer, wanted)
+        except Exception:  # whatever the other model raises: it is counted, serving goes on
+            return ShadowCounts(**{**counts, "failed": self.counts.failed + 1})
+        counts["compared"] += 1
+        counts["different"] += not difference <= self.tolerance
+        if difference > self.counts.worst_difference:
+            counts["worst_difference"] = difference
+            counts["worst"] = Worst(difference, batch, answer, wanted)
+        return ShadowCounts(**counts)
+
+
+def largest_difference(a: Any, b: Any) -> float:
+    """Return the largest absolute difference of two answers.
+
+    Args:
+        a: Tensors and KeyedTensors in dicts, lists and tuples.
+        b: The same structure; infinity is returned where it is not, or where a number is missing
+            in one of them only.
+    """
+    if isinstance(a, KeyedTensor) and isinstance(b, KeyedTensor):
+        same = a.keys() == b.keys() and a.length_per_key() == b.length_per_key()
+        return largest_difference(a.values(), b.values()) if same else float("inf")
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return _of_tensors(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        if a.keys() != b.keys():
+            return float("inf")
+        return max((largest_difference(a[key], b[key]) for key in a), default=0.0)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        if len(a) != len(b):
+            return float("inf")
+        return max((largest_difference(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
+    return 0.0 if a is b or bool(a == b) else float("inf")
+
+
+def _of_tensors(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference of two tensors."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.numel():
+        return 0.0
+    wide = [t.detach().to("cpu", torch.float64) for t in (a, b)]
+    equal = (wide[0] == wide[1]) | (wide[0].isnan() & wide[1].isnan())
+    apart = torch.where(equal, 0.0, (wide[0] - wide[1]).abs())
+    return float(apart.nan_to_num(nan=float("inf"), posinf=float("inf")).max())

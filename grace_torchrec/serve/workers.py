@@ -1,0 +1,273 @@
+"""Workers: the threads of an engine, each a stream of batches.
+
+Flow: RequestQueue -> a worker takes, joins, rewrites ahead, computes, splits -> futures.
+A batch that fails is halved and tried again until only the request that cannot be answered fails.
+A worker that ends, whatever ended it, gives its requests back and is replaced.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from grace_torchrec.errors import GraceError
+from grace_torchrec.serve.joining import CannotSplit, bags_in, join, split
+from grace_torchrec.serve.live_model import LiveModel
+from grace_torchrec.serve.metrics import EngineMetrics
+from grace_torchrec.serve.outlook import Outlook
+from grace_torchrec.serve.request_form import blank_row
+from grace_torchrec.serve.request_queue import DeadlineExceeded, Request, RequestQueue, Taken
+from grace_torchrec.serve.shadow import Shadow
+from grace_torchrec.serve.worker_streams import WorkerStream
+
+MOST_TRIES = 3  # of a request whose workers end
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Duties:
+    """What workers work with.
+
+    Attributes:
+        queue: Where requests wait.
+        live: Holds the model that answers now, and tells whether its stock twin is to answer.
+        metrics: Counts.
+        outlook: Told of every batch.
+        observe: Called with the bags of every batch, or None.
+        shadow: Compares a share of the answers, or None.
+        max_inflight: Batches that compute at a time.
+        device: Of the model.
+    """
+
+    queue: RequestQueue
+    live: Callable[[], AbstractContextManager[tuple[LiveModel, bool]]]
+    metrics: EngineMetrics
+    outlook: Outlook
+    observe: Callable[[Any], None] | None
+    shadow: Shadow | None
+    max_inflight: int
+    device: torch.device
+
+
+class Workers:
+    """The threads that serve a queue until it is closed and empty.
+
+    Args:
+        duties: What they work with.
+    """
+
+    def __init__(self, duties: Duties) -> None:
+        self.duties = duties
+        # One thread more where bags are rewritten ahead: it does so while the streams are taken.
+        self.streams: SimpleQueue[WorkerStream] = SimpleQueue()
+        for number in range(duties.max_inflight):
+            self.streams.put(WorkerStream(number, duties.device))
+        self._threads: dict[int, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._names = itertools.count()
+
+    def start(self, count: int) -> None:
+        """Let there be ``count`` threads."""
+        with self._lock:
+            for place in range(len(self._threads), count):
+                self._spawn(place)
+
+    def join(self) -> None:
+        """Wait until all threads have ended, also those that replaced others."""
+        while True:
+            with self._lock:
+                alive = [thread for thread in self._threads.values() if thread.is_alive()]
+            if not alive:
+                return
+            for thread in alive:
+                thread.join()
+
+    def _spawn(self, place: int) -> None:
+        """Start a thread; the lock is held."""
+        name = f"grace-engine-{place}-{next(self._names)}"
+        thread = threading.Thread(target=self._life, args=(place,), name=name, daemon=True)
+        self._threads[place] = thread
+        thread.start()
+
+    def _life(self, place: int) -> None:
+        """Serve; if anything ends that, give the requests back and start a successor."""
+        worker = _Worker(self.duties, self.streams)
+        try:
+            while worker.serve_next():
+                pass
+        except BaseException as error:  # a thread must not end and take requests along
+            logger.exception("engine: a worker ended and is replaced")
+            self._replace(place, worker, error)
+
+    def _replace(self, place: int, worker: "_Worker", error: BaseException) -> None:
+        """Give unanswered requests back, then start the successor of a worker."""
+        again = []
+        for request in worker.requests:
+            request.tries += 1
+            if request.future.done():
+                continue
+            if request.tries < MOST_TRIES:
+                again.append(request)
+            else:
+                _fail(request, error)
+                self.duties.metrics.count(failed=1)
+        self.duties.metrics.count(restarts=1)
+        if again:
+            self.duties.queue.put_back(again)
+        with self._lock:
+            self._spawn(place)
+
+
+class _Worker:
+    """What one thread does with one batch after the other."""
+
+    def __init__(self, duties: Duties, streams: "SimpleQueue[WorkerStream]") -> None:
+        self.duties, self.streams = duties, streams
+        self.requests: list[Request] = []
+
+    def serve_next(self) -> bool:
+        """Answer the next batch; nothing of it is kept afterwards.  False: there will be none."""
+        taken = self.duties.queue.take()
+        if taken is None:
+            return False
+        self.requests = taken.requests
+        expire(taken, self.duties.metrics)
+        if taken.requests:
+            with self.duties.live() as (live, with_stock):
+                self._answer(taken.requests, live, with_stock)
+        self.requests = []
+        return True
+
+    def _answer(self, requests: list[Request], live: LiveModel, with_stock: bool) -> None:
+        """Answer requests together; if that fails, each half by itself."""
+        if len(requests) > 1 and not live.splits:
+            for request in requests:
+                self._answer([request], live, with_stock)
+            return
+        try:
+            batch, answers, stream = self._computed(requests, live, with_stock)
+        except CannotSplit as error:
+            logger.warning(
+                "engine: requests are computed one by one, for the model returns %s", error
+            )
+            live.splits = False
+            self._answer(requests, live, with_stock)
+        except Exception as error:
+            if len(requests) == 1:
+                self.duties.metrics.count(failed=1)
+                _fail(requests[0], error)
+                return
+            self.duties.metrics.count(retried=1)
+            half = len(requests) // 2
+            self._answer(requests[:half], live, with_stock)
+            self._answer(requests[half:], live, with_stock)
+        else:
+            now_s = time.perf_counter()
+            self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
+            for request, answer in zip(requests, answers, strict=True):
+                stream.hand_over(answer, request)
+                _settle(request.future.set_result, answer)
+            self._show(requests, answers, batch, live, with_stock)
+
+    def _computed(
+        self, requests: list[Request], live: LiveModel, with_stock: bool
+    ) -> tuple[tuple[Any, ...], list[Any], WorkerStream]:
+        """Return the joined batch, the answer to each request, and where they were computed."""
+        rows = [request.form.rows for request in requests]
+        batches = [request.batch for request in requests]
+        if not any(rows):  # nothing but empty requests
+            batches, rows = [blank_row(batches[0]), *batches], [1, *rows]
+        batch = join(batches)
+        if not with_stock:
+            batch = live.prepare(batch)
+        output, stream = self._run(batch, requests, sum(rows), live, with_stock)
+        if len(rows) == 1:
+            return batch, [output], stream
+        return batch, split(output, rows)[-len(requests) :], stream
+
+    def _run(
+        self,
+        batch: tuple[Any, ...],
+        requests: list[Request],
+        rows: int,
+        live: LiveModel,
+        with_stock: bool,
+    ) -> tuple[Any, WorkerStream]:
+        """Compute a batch on the next free stream."""
+        outlook = self.duties.outlook
+        stream = self.streams.get()
+        try:
+            began_s = outlook.begin(stream.number, rows)
+            try:
+                with stream.computing(requests):
+                    output = live.compute(batch, with_stock=with_stock)
+            finally:
+                outlook.end(stream.number, rows, began_s)
+        finally:
+            self.streams.put(stream)
+            self.duties.queue.wake()
+        self.duties.metrics.count(batches=1, rows=rows)
+        return output, stream
+
+    def _show(
+        self,
+        requests: list[Request],
+        answers: list[Any],
+        batch: tuple[Any, ...],
+        live: LiveModel,
+        with_stock: bool,
+    ) -> None:
+        """Show answered requests to the recorder and the shadow; they delay nobody's answer."""
+        duties = self.duties
+        if duties.observe is not None:
+            try:
+                for bags in bags_in(batch):
+                    duties.observe(bags)
+            except Exception:  # a recorder's fault is none of the requests'
+                duties.metrics.count(observer_errors=1)
+        if duties.shadow is None or live.stock is None:
+            return
+        for request, answer in zip(requests, answers, strict=True):
+            if duties.shadow.draws():
+                duties.shadow.offer(request.batch, answer, _other(live, with_stock))
+
+
+def expire(taken: Taken, metrics: EngineMetrics) -> None:
+    """Tell requests that they came too late, and count those that were cancelled."""
+    for request in taken.expired:
+        _fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
+    if taken.expired or taken.cancelled:
+        metrics.count(expired=len(taken.expired), cancelled=taken.cancelled)
+
+
+def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any]:
+    """Return what answers by the model that did not."""
+
+    def compute(batch: tuple[Any, ...]) -> Any:
+        """Answer one request."""
+        prepared = live.prepare(batch) if with_stock else batch
+        return live.compute(prepared, with_stock=not with_stock)
+
+    return compute
+
+
+def _fail(request: Request, error: BaseException) -> None:
+    """Give a request its error."""
+    if not isinstance(error, Exception):
+        error = GraceError(f"engine: workers ended while they had this request: {error!r}")
+    _settle(request.future.set_exception, error)
+
+
+def _settle(settle: Callable[[Any], None], value: Any) -> None:
+    """Settle a future; what its callbacks raise concerns no other request."""
+    try:
+        settle(value)
+    except BaseException:
+        logger.exception("engine: a callback of a request raised")

@@ -1,0 +1,40 @@
+"""A picture of latency by clients, one line for each entrant.
+
+Flow: JSON object of the load test -> *write_latency_figure* -> file (matplotlib chooses by its name).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from grace_torchrec.errors import NotSupported
+
+
+def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Draw median and 99th percentile over the number of clients.
+
+    Args:
+        found: What the load test returned.
+        path: File to write, .png, .svg or .pdf.
+
+    Raises:
+        NotSupported: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
+    labels = list(found["clients"])
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, quantile in zip(figure.subplots(1, 2), ("p50", "p99"), strict=True):
+        for name in found["clients"][labels[0]]:
+            cells = [found["clients"][label][name] for label in labels]
+            low, high = zip(*(cell["spread"][quantile] for cell in cells), strict=True)
+            axes.plot(labels, [cell[quantile] for cell in cells], marker="o", label=name)
+            axes.fill_between(labels, low, high, alpha=0.15)
+        axes.set_xlabel("load" if found["pattern"] else "clients")
+        axes.set_ylabel(f"{quantile} latency, ms")
+        axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.suptitle(f"{found['subject']}: median of {found['rounds']} rounds, 20 to 80 % shaded")
+    figure.savefig(path)

@@ -1,0 +1,108 @@
+"""A load test asks, clocks and checks: wrong answers, refusals and failures are seen and counted."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.loadtest.entrants import Models, engine_of, entrants
+from grace_torchrec.loadtest.generator import Load
+from grace_torchrec.loadtest.processes import Rig
+from grace_torchrec.loadtest.rounds import Settings, load_test
+from grace_torchrec.loadtest.subject import Subject, cut_rows, model_subject
+from grace_torchrec.views.latency_figure import write_latency_figure
+from grace_torchrec.views.serve_bench_text import serve_bench_lines
+
+
+class Times(nn.Module):
+    """Multiplies; answers of numbers below -0.9 fail."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x < -0.9).any()):
+            raise ValueError("too small")
+        return x * self.factor
+
+
+def subject_of(factor: float, low: float = -0.8, high: float = 0.9) -> Subject:
+    numbers = np.linspace(low, high, 20, dtype=np.float32)
+    requests = [(torch.tensor([[float(x)]]),) for x in numbers]
+    answers = tuple(np.array([2 * x], np.float32) for x in numbers)
+    return Subject("numbers", Times(2), Times(factor), tuple(requests), answers)
+
+
+def test_every_entrant_and_count_has_its_figures_and_right_answers_are_no_errors() -> None:
+    settings = Settings((1, 3), ("plain", "stock", "ours"), rounds=2, requests=60)
+    found = load_test(subject_of(2), settings)
+    assert found["errors"] == 0
+    assert found["requests"] == 2 * 2 * 3 * 60
+    for label in ("1", "3"):
+        assert set(found["clients"][label]) == {"plain", "stock", "ours"}
+        for cell in found["clients"][label].values():
+            assert 0 < cell["p50"] <= cell["p95"] <= cell["p99"]
+            assert cell["service_p50"] < cell["p50"]
+            assert cell["throughput"] > 0
+            assert cell["rejected"] == 0
+    ratio = found["ratios"]["3"]["ours/stock"]["p99"]
+    assert found["p99_ratio"] == ratio["median"]
+    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert any("ours/stock" in line for line in serve_bench_lines(found))
+
+
+def test_wrong_answers_failures_and_refusals_are_counted_and_have_no_latency() -> None:
+    subject = subject_of(3, low=-1.0)  # wrong unless 0; below -0.9 it fails
+    with Rig(subject, 4, 1e-3, None) as rig:
+        models = Models(subject, 1)
+        for model, least in (("ours", 80), ("stock", 1)):
+            entrant = entrants(8, 1, 1)[model]
+            with engine_of(entrant, models, None) as engine:
+                found = rig.measure(engine, Load(100, 0, 4))
+            assert found.errors >= least
+            assert found.latency_s.size == 100 - found.errors
+        closed = engine_of(entrants(8, 1, 1)["stock"], models, None)
+        closed.close()
+        found = rig.measure(closed, Load(20, 0, 2))
+        assert (found.rejected, found.errors, found.latency_s.size) == (20, 0, 0)
+
+
+def test_an_open_loop_asks_at_the_rate_and_counts_from_when_requests_were_due(tmp_path) -> None:
+    settings = Settings(names=("stock",), rounds=1, requests=50, pattern="pulse", rate=2000.0)
+    found = load_test(subject_of(2), settings)
+    assert found["errors"] == 0
+    assert list(found["clients"]) == ["pulse"]
+    write_latency_figure(found, tmp_path / "latency.svg")
+    assert (tmp_path / "latency.svg").stat().st_size > 1000
+
+
+def test_unknown_entrants_and_missing_recorders_are_refused() -> None:
+    with pytest.raises(GraceError, match="no entrant 'theirs'"):
+        load_test(subject_of(2), Settings(names=("theirs",)))
+    with pytest.raises(GraceError, match="needs a recorder"):
+        load_test(subject_of(2), Settings(names=("ours_recorded",)))
+
+
+def test_requests_are_the_rows_of_batches(collection_of, table_of, batch_of) -> None:
+    bags = batch_of({"item": [[1, 2], [], [3]], "seen": [[4], [5, 5, 6], []]})
+    batch = (torch.arange(6.0).reshape(3, 2), {"bags": bags})
+    one = cut_rows(batch, 1, 2)
+    assert one[0].tolist() == [[2, 3]]
+    assert one[1]["bags"].values().tolist() == [5, 5, 6]
+    assert one[1]["bags"].lengths().tolist() == [0, 3]
+    model = nn.Sequential(collection_of([table_of("t", features=("item", "seen"))])).eval()
+    subject = model_subject("small", model, [(bags,)], served=model)
+    assert len(subject.requests) == 3
+    together = model(bags).values().detach().numpy()
+    assert np.array_equal(np.stack(subject.answers), together)
+
+
+def test_what_cannot_be_joined_is_no_subject() -> None:
+    model = Times(2)
+    with pytest.raises(NotSupported, match="cannot be joined"):
+        Subject.of("odd", model, model, [(torch.zeros(1, 1), object())])
+    with pytest.raises(GraceError, match="no requests"):
+        Subject.of("none", model, model, [])
