@@ -27,7 +27,11 @@ HEAD = """# The papers' figures, and ours
 
 One row for every figure, table and printed number of the two papers. Made by
 
-    python -m bench papers --write docs/papers.md
+<!-- not run: it writes this page -->
+
+```sh
+python -m bench papers --write docs/papers.md
+```
 
 from `bench/papers.toml` (what is printed, how ours is obtained) and `bench/data/papers.json` (what
 was measured). `python -m bench papers --measure --traces DIR` runs the commands of rows that have no value
