@@ -15,6 +15,7 @@ from bench.scheduling.bound import bound
 from bench.scheduling.events import events
 from bench.scheduling.figure3 import figure3
 from bench.scheduling.figure6 import figure6
+from bench.scheduling.figure7 import figure7
 from bench.scheduling.memory import memory
 from bench.scheduling.order import order
 from bench.scheduling.overhead import overhead
@@ -38,6 +39,7 @@ WHAT: dict[str, Callable[[], dict[str, Any]]] = {
     "table1": table1,
     "fig3": figure3,
     "fig6": _figure6_whole,
+    "fig7": figure7,
 }
 TIMED = ("race", "overhead", "memory")
 

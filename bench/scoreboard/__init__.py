@@ -1,0 +1,1 @@
+"""The scoreboard of the two papers: what they print, what this project reaches."""
