@@ -27,7 +27,7 @@ HEAD = """# The papers' figures, and ours
 
 One row for every figure, table and printed number of the two papers. Made by
 
-<!-- not run: it writes this page -->
+<!-- not run: a test runs it -->
 
 ```sh
 python -m bench papers --write docs/papers.md
