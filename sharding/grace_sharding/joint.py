@@ -26,6 +26,7 @@ BISECTIONS = 24
 WORK, TABLE_WORK = 4_000_000, 100  # rungs that the improvement may sort; a table costs so many
 HALVINGS = 12  # steps to where the memories balance
 ROUNDS = 3  # of balancing, of the improvement
+LEAST_ROUND_GAIN = 0.01  # of the time: balancing that won less ends
 LAST_STEPS = 8  # in which each rung beside the best stop is taken
 LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
 
@@ -198,9 +199,10 @@ class _Search:
                     low = middle
                 else:
                     high = middle
-            if best[1] is stop:
-                break
+            won = best[1].time_s < (1 - LEAST_ROUND_GAIN) * stop.time_s
             picked_T, stop = best
+            if not won:
+                break
         return picked_T, stop
 
     def _busy(self, worth: float) -> tuple[Floats, Floats]:
