@@ -18,6 +18,10 @@ BETAS = (0.013, 0.036, 0.1, 0.294, 1.0)  # of PCIe, of NVLink-C2C and of one uni
 CAPACITIES = (0.25, 0.5, 1.0, 2.0)
 MIXTURES = (2, 4, 8)  # the first so many traces
 BEST_OF = ("none", "fae", "grace")
+HEAD = """# Placement: every beta, every capacity
+
+Throughput on held-out bags, 1.00 is all rows in HBM without sums. Made by `python -m bench placement --grid FILE
+--markdown PAGE`, a `--trace` for each table; what the columns mean stands in [placement.md](placement.md)."""
 
 
 def cells(traces: Sequence[Path], asked: Sequence[str]) -> Iterator[Cell]:
@@ -79,7 +83,7 @@ def as_markdown(entries: Sequence[dict[str, Any]]) -> str:
     asked = list(entries[0]["cell"]["entrants"])
     rivals = [name for name in BEST_OF if name in asked]
     heads = ["tables", *asked, "bound", f"ours / best of {', '.join(rivals)}", "imbalance"]
-    parts = []
+    parts = [HEAD]
     for capacity in CAPACITIES:
         for beta in BETAS:
             here = [
@@ -98,7 +102,7 @@ def as_markdown(entries: Sequence[dict[str, Any]]) -> str:
             ]  # fmt: skip
             lost = sum(ratio < 0.995 for ratio in ratios)
             parts += [
-                f"### Capacity {capacity:g}, beta {beta:g}",
+                f"## Capacity {capacity:g}, beta {beta:g}",
                 f"Ours below the best in {lost} of {len(here)} models, least {min(ratios):.2f}, "
                 f"mean {sum(ratios) / len(ratios):.2f}.",
                 "\n".join(f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows]),

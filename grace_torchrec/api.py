@@ -172,6 +172,7 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
     expect_model("restore_", model)
     from grace_torchrec.modules import swap
 
+    expect("restore_", "swapped", swapped, swap.Swapped)
     swap.restore_(model, swapped)
 
 

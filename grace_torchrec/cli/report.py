@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from grace_torchrec.cli.options import OutPath
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.views.report import write_report
@@ -16,7 +17,7 @@ from grace_torchrec.views.tensorboard import Board
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=OutPath(),
     default=Path("report.html"),
     show_default=True,
     help="HTML file to write.",
@@ -30,7 +31,7 @@ from grace_torchrec.views.tensorboard import Board
 @click.option(
     "--tensorboard",
     "board_folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=OutPath(),
     help="Also write tags, options and the figure of the plan for TensorBoard here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -10,7 +10,7 @@ import torch
 
 import grace_torchrec as grace
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.options import OutPath, progress_to_stderr
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.arrivals import PATTERNS
 from grace_torchrec.traces.readers import read
@@ -55,7 +55,7 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 )
 @click.option("--recorder", is_flag=True, help="Add ours_recorded: a TraceRecorder looks on.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--figure", type=click.Path(path_type=Path), help="Picture of latency by clients.")
+@click.option("--figure", type=OutPath(in_folder=True), help="Picture of latency by clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def serve_bench(
     what: str | None,
@@ -97,13 +97,12 @@ def serve_bench(
         progress("planning and converting")
         subject = _subject(what, code, trace, rows)
         found = load_test(subject, settings, _recorder if recorder else None, progress)
-    if figure is not None:
-        write_latency_figure(found, figure)
     if as_json:
         click.echo(json.dumps(found))
-        return
-    for line in serve_bench_lines(found):
-        click.echo(line)
+    else:
+        click.echo("\n".join(serve_bench_lines(found)))
+    if figure is not None:  # last: what was measured for minutes is out already
+        write_latency_figure(found, figure)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,0 +1,57 @@
+"""MODEL: what the function returns is taken for what it is, or refused in one line."""
+
+import pytest
+import torch
+
+from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.errors import GraceError
+
+CODE = """
+import torch
+from torch import nn
+model, dense, other = nn.Linear(2, 1), torch.zeros(3, 2), torch.zeros(3, 1)
+def lists(): return model, [[dense, other]]
+def tuples(): return model, ((dense, other), (dense, other))
+def bare(): return model, [dense, dense]
+def one(): return model, (dense, other)
+def none(): return model, None
+def empty(): return model, []
+def asks(path): return model, [dense]
+def fails(): return nn.Linear()
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    (tmp_path / "given_models.py").write_text(CODE)
+    (tmp_path / "needs_more.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("lists", [2]), ("tuples", [2, 2]), ("bare", [1, 1])])
+def test_a_batch_is_the_arguments_of_the_model(name, sizes):
+    batches = load_model(f"given_models:{name}").batches
+    assert [len(batch) for batch in batches] == sizes
+    assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("given_models:one", "no list of batches"),
+        ("given_models:none", "no list of batches"),
+        ("given_models:empty", "no example batch"),
+        ("given_models:asks", "takes arguments"),
+        ("given_models:nothing", "check the name"),
+        ("needs_more:make", "needs no_such_package, which is not installed"),
+        ("no_such_module:make", "check the name"),
+    ],
+)
+def test_what_is_wrong_is_said(name, told):
+    with pytest.raises(GraceError, match=told):
+        load_model(name)
+
+
+def test_an_error_of_the_users_own_code_is_not_dressed_up():
+    with pytest.raises(TypeError, match="Linear"):
+        load_model("given_models:fails")
