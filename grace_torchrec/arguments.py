@@ -40,14 +40,23 @@ def expect_batches(verb: str, batches: Any) -> None:
     """Refuse what holds no batches, and a single batch where several are expected.
 
     Raises:
-        GraceError: it cannot be gone through, or is one KeyedJaggedTensor.
+        GraceError: it cannot be gone through, or is one KeyedJaggedTensor or one batch that holds one.
     """
     if hasattr(batches, "lengths_or_none"):
         raise GraceError(f"{verb}: batches is one KeyedJaggedTensor; pass a list of batches")
+    if isinstance(batches, tuple | list):
+        is_bags = [hasattr(part, "lengths_or_none") for part in batches]
+        if any(is_bags) and not all(is_bags) and not any(map(_is_group, batches)):
+            raise GraceError(f"{verb}: batches is one batch; pass a list of batches")
     if not hasattr(batches, "__iter__"):
         raise GraceError(
             f"{verb}: batches is {_told(batches)}; a list or another iterable is expected"
         )
+
+
+def _is_group(value: object) -> bool:
+    """Tell a batch of several arguments from an argument."""
+    return isinstance(value, tuple | list | dict)
 
 
 def _told(value: object) -> str:

@@ -16,6 +16,7 @@ from torchrec import (
 
 import grace_torchrec as grace
 from bench.cases.traffic import traffic
+from grace_torchrec.arguments import expect_batches
 from grace_torchrec.demo.batches import history_batches
 from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
@@ -272,3 +273,12 @@ def test_a_proof_that_failed_is_false(model, plan, split):
         history = next(p for name, p in model.named_parameters() if "t_history" in name)
         history.add_(1)
     assert not grace.verify(model, inputs(split.test))
+
+
+def test_one_batch_is_not_taken_for_many():
+    bags = KeyedJaggedTensor.from_lengths_sync(["item"], torch.arange(2), torch.tensor([1, 1]))
+    for batch in ((torch.zeros(2, 3), bags), [bags, torch.zeros(2, 3)]):
+        with pytest.raises(GraceError, match="batches is one batch; pass a list of batches"):
+            expect_batches("profile", batch)
+    for batches in ([(torch.zeros(2, 3), bags)], [bags, bags], [bags, (torch.zeros(1), bags)]):
+        expect_batches("profile", batches)
