@@ -44,7 +44,7 @@ def expect_batches(verb: str, batches: Any) -> None:
     """
     if hasattr(batches, "lengths_or_none"):
         raise GraceError(f"{verb}: batches is one KeyedJaggedTensor; pass a list of batches")
-    if isinstance(batches, tuple | list):
+    if isinstance(batches, tuple):  # as loaders yield one
         is_bags = [hasattr(part, "lengths_or_none") for part in batches]
         if any(is_bags) and not all(is_bags) and not any(map(_is_group, batches)):
             raise GraceError(f"{verb}: batches is one batch; pass a list of batches")
