@@ -216,7 +216,7 @@ class TraceRecorder:
         Bags, their keys and how many were seen are as they were; draws begin anew.
 
         Args:
-            path: The folder; what a killed writer left beside it is cleared up.
+            path: The folder; one that a killed writer left beside its place is put back.
             model: With the same tables.
             options: As for the class.
 

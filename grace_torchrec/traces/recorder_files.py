@@ -107,7 +107,7 @@ def load_held(path: str | os.PathLike[str], tables: Mapping[str, LiveTable]) -> 
         GraceError: the folder is damaged, or no recorder wrote it.
         PlanMismatch: the tables are others.
     """
-    artifact.recover(path)
+    artifact.put_back(path)  # and no more: a live writer may be at work there
     profile = Profile.load(path)
     document, arrays = artifact.read_folder(path, "profile")
     state = document.get(STATE)

@@ -121,15 +121,35 @@ def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
     recorder = TraceRecorder(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
-    (tmp_path / ".p.abc12_x8").mkdir()
-    (tmp_path / ".p.abc12_x8" / "half").write_text("")
-    kept = [tmp_path / ".p.other.name", tmp_path / ".q.abc12_x8", tmp_path / ".p.ABC"]
+    left = tmp_path / ".p.grace-part-abc12_x8"
+    left.mkdir()
+    (left / "half").write_text("")
+    names = [".p.settings", ".p.old.settings", ".q.grace-part-abc12_x8", ".p.grace-part-ABC"]
+    kept = [tmp_path / name for name in names]
     for folder in kept:
         folder.mkdir()
     assert artifact.recover(tmp_path / "p") == 1
+    assert not left.exists()
     assert all(folder.is_dir() for folder in kept)
-    # between two renames, where folders cannot be exchanged: the old one stands beside its place
-    (tmp_path / "p").rename(tmp_path / ".p.old.abc12_x8")
+
+
+def test_a_reader_puts_the_old_folder_back_and_removes_nothing(tmp_path, monkeypatch) -> None:
+    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.save(tmp_path / "p")
+
+    def meanwhile(aside, target):
+        """A reader comes while a writer is between two renames: the old folder is aside."""
+        target.rename(tmp_path / ".p.grace-old-abc12_x8")
+        again = TraceRecorder.resume(tmp_path / "p", model_of(), min_support=1)
+        assert again.stats.bags_held == 10
+        assert (aside / "profile.json").is_file()
+        swap_in(aside, target)
+
+    swap_in = artifact._swap_in
+    monkeypatch.setattr(artifact, "_swap_in", meanwhile)
+    recorder.observe(pairs(0, 5))
+    recorder.save(tmp_path / "p")
     again = TraceRecorder.resume(tmp_path / "p", model_of(), min_support=1)
     assert again.profile().fingerprint() == recorder.profile().fingerprint()
 
