@@ -128,7 +128,7 @@ class Refresher:
         plan = self.plan
         if plan is None:
             return None
-        live = self._recorder.profile(since_s=self._planned_at)
+        live = self._recorder.profile(min_support=1, since_s=self._planned_at)  # rare ids count
         return drift(plan, live, tolerance=self._tolerance)
 
     def refresh_now(self) -> Refresh:

@@ -155,6 +155,15 @@ def test_a_refresh_follows_the_bags_and_the_answers_stay(first) -> None:
     assert refresher.history == (record,)
 
 
+def test_ids_of_one_bag_count_in_the_drift(first) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    apart = [KeyedJaggedTensor(["item"], torch.arange(ROWS), lengths=torch.full((60,), 5))]
+    observe(recorder, apart)
+    live = refresher.drift().tables["sparse.t_item"].live
+    assert (live.bags, live.ids) == (60, ROWS)  # each id is in one bag
+
+
 def test_a_recorder_that_is_attached_to_what_is_served_follows(first) -> None:
     model, served = converted(first)
     clock = Clock()
