@@ -10,6 +10,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 import grace_torchrec as grace
 from grace_torchrec import artifact
 from grace_torchrec.traces.recorder import TraceRecorder
+from grace_torchrec.traces.recorder_files import HALF_LIVES
 from grace_torchrec.traces.snapshots import Snapshots
 
 
@@ -47,6 +48,45 @@ def test_a_resumed_recorder_goes_on_where_the_saved_one_stood(tmp_path, options)
     mine = again._held["t_item"]
     assert len(mine.entries) == 60
     assert mine.limit <= recorder._held["t_item"].limit or options  # keys are rescaled in decay
+
+
+HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s": 3.0}]
+
+
+@pytest.mark.parametrize("saved", HALVES, ids=str)
+@pytest.mark.parametrize("asked", HALVES, ids=str)
+def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, asked) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, max_bags=60, min_support=1, **saved)
+    for first in range(0, 600, 20):
+        recorder.observe(pairs(first, 20))
+    recorder.save(tmp_path / "p")
+    if saved != asked:
+        with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
+            TraceRecorder.resume(tmp_path / "p", model, **asked)
+        return
+    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **asked)
+    before = held_keys(again)
+    again.observe(pairs(0, 2000))
+    assert held_keys(again) != before
+
+
+@pytest.mark.parametrize("saved", HALVES[:2], ids=str)
+@pytest.mark.parametrize("asked", HALVES[:2], ids=str)
+def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, asked) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, min_support=1, **saved)
+    for first in range(0, 600, 20):
+        recorder.observe(pairs(first, 20))
+    recorder.save(tmp_path / "p")
+    document, arrays = artifact.read_folder(tmp_path / "p", "profile")
+    del document[HALF_LIVES]
+    artifact.write_folder(tmp_path / "p", "profile", document, arrays)
+    if saved or asked:
+        with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
+            TraceRecorder.resume(tmp_path / "p", model, **asked)
+    else:
+        assert TraceRecorder.resume(tmp_path / "p", model).stats.bags_seen == 600
 
 
 def test_profiles_of_ranks_merge(tmp_path) -> None:
