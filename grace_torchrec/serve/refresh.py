@@ -141,12 +141,7 @@ class Refresher:
         Raises:
             GraceError: another refresh runs.
         """
-        if not self._one_refresh.acquire(blocking=False):
-            raise GraceError("Refresher: a refresh runs already; wait for it")
-        try:
-            return in_background(self._refresh)
-        finally:
-            self._one_refresh.release()
+        return in_background(self._refresh_alone)
 
     def start(self, interval_s: float, when: When = "drift") -> "Refresher":
         """Look every ``interval_s`` seconds whether to refresh; return self.
@@ -188,6 +183,15 @@ class Refresher:
                 self._missed.append(delta)
                 self._came.set()
             return self._version
+
+    def _refresh_alone(self) -> Refresh:
+        """Refresh; the lock is held by the thread that works, whatever becomes of who waits for it."""
+        if not self._one_refresh.acquire(blocking=False):
+            raise GraceError("Refresher: a refresh runs already; wait for it")
+        try:
+            return self._refresh()
+        finally:
+            self._one_refresh.release()
 
     def _turn(self, when: When) -> None:
         """Refresh if it is time."""

@@ -431,6 +431,37 @@ def test_there_is_one_refresh_at_a_time(first, monkeypatch) -> None:
     assert len(refresher.history) == 1
 
 
+def test_a_refresh_that_is_waited_for_no_more_is_still_the_only_one(first, monkeypatch) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+    inside, go = threading.Event(), threading.Event()
+    make_plan, join = refresh_module.make_plan, threading.Thread.join
+
+    def slow(*arguments, **named):
+        inside.set()
+        assert go.wait(60)
+        return make_plan(*arguments, **named)
+
+    def interrupted(thread, *arguments):
+        """Ctrl-C while a refresh is waited for."""
+        if thread.name == "grace-refresh" and not inside.is_set():
+            assert inside.wait(60)
+            raise KeyboardInterrupt
+        join(thread, *arguments)
+
+    monkeypatch.setattr(refresh_module, "make_plan", slow)
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        refresher.refresh_now()
+    is_held = refresher._one_refresh.locked()
+    go.set()
+    assert is_held
+    with refresher._one_refresh:  # until it has ended
+        assert [record.outcome for record in refresher.history] == ["flipped"]
+    assert refresher.refresh_now().number == 2
+
+
 def test_it_looks_by_itself_until_it_is_stopped(first) -> None:
     model, served = converted(first)
     refresher, recorder = refresher_of(model, served)
