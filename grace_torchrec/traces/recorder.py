@@ -201,13 +201,15 @@ class TraceRecorder:
         Raises:
             GraceError: it runs already, or ``interval_s`` is out of range.
         """
-        if self._snapshots is not None:
+        before = self._snapshots
+        if before is not None and not before.is_closed:
             raise GraceError("recorder: snapshots are taken already; close() first")
-        self._snapshots = Snapshots(self.save, path, interval_s)
+        written = before.written if before else 0
+        self._snapshots = Snapshots(self.save, path, interval_s, written)
         return self
 
     def close(self) -> None:
-        """Detach, and write a last snapshot where snapshots are taken."""
+        """Detach, and write a last snapshot where snapshots are taken; both may begin again."""
         self.detach()
         if self._snapshots is not None:
             self._snapshots.close()
