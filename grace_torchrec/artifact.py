@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -115,14 +116,18 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Write one file; what is there is replaced once the new content is on disk.
 
     Raises:
-        OSError: it cannot be written; what is there is as it was.
+        OSError: it cannot be written; what is there is whole, the old content or the new.
     """
     target = Path(path)
-    aside = target.with_name(f".{target.name}.part")
+    # A name of its own, so that two writers do not write into one file; unlike mkstemp's, its
+    # permissions are those of any new file.
+    aside = target.with_name(f".{target.name}.{PART}{secrets.token_hex(4)}")
     try:
-        aside.write_bytes(content)
+        with aside.open("xb") as stream:
+            stream.write(content)
         _fsync(aside)
         aside.replace(target)
+        _fsync(target.parent)
     except OSError:
         aside.unlink(missing_ok=True)
         raise
