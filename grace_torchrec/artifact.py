@@ -3,7 +3,8 @@
 Flow: profiles and plans are saved and loaded through these two functions.
 A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
 the arrays. Nothing is ever unpickled.  A process that is killed at any time leaves the old folder
-or the new one, and at most one unfinished folder beside it, which :func:`recover` removes.
+or the new one, and at most one unfinished folder beside it, which :func:`recover` removes.  Such
+folders are named ``.NAME.grace-part-`` and ``.NAME.grace-old-`` with eight characters.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -28,6 +30,7 @@ from grace_torchrec.strict_files import plain_file, read_arrays, read_json
 Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2(2)
+PART, OLD = "grace-part-", "grace-old-"  # folders written aside; no name that a user would give
 
 
 def write_folder(
@@ -61,18 +64,19 @@ def recover(path: str | os.PathLike[str]) -> int:
     Returns:
         How many unfinished folders were removed.
     """
-    target, removed = Path(path), 0
-    leftover = re.compile(rf"\.{re.escape(target.name)}\.(old\.)?[a-z0-9_]{{8}}")
-    for folder in sorted(target.parent.glob(f".{target.name}.*")):
-        found = leftover.fullmatch(folder.name)
-        if found is None or not folder.is_dir():
-            continue
-        if found[1] and not target.exists() and any(folder.iterdir()):
+    put_back(path)
+    left = [*_left_beside(Path(path), PART), *_left_beside(Path(path), OLD)]
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(left)
+
+
+def put_back(path: str | os.PathLike[str]) -> None:
+    """Put the old folder back where nothing stands in its place; a reader may do so: nothing is removed."""
+    target = Path(path)
+    for folder in _left_beside(target, OLD):
+        if not target.exists() and any(folder.iterdir()):
             folder.rename(target)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += 1
-    return removed
 
 
 @contextmanager
@@ -93,7 +97,7 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         raise GraceError(f"{target}: exists and is not a {name} folder; choose another place")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.{PART}", dir=target.parent))
     except OSError as error:
         raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
     try:
@@ -112,14 +116,18 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Write one file; what is there is replaced once the new content is on disk.
 
     Raises:
-        OSError: it cannot be written; what is there is as it was.
+        OSError: it cannot be written; what is there is whole, the old content or the new.
     """
     target = Path(path)
-    aside = target.with_name(f".{target.name}.part")
+    # A name of its own, so that two writers do not write into one file; unlike mkstemp's, its
+    # permissions are those of any new file.
+    aside = target.with_name(f".{target.name}.{PART}{secrets.token_hex(4)}")
     try:
-        aside.write_bytes(content)
+        with aside.open("xb") as stream:
+            stream.write(content)
         _fsync(aside)
         aside.replace(target)
+        _fsync(target.parent)
     except OSError:
         aside.unlink(missing_ok=True)
         raise
@@ -161,12 +169,21 @@ def fingerprint(*parts: npt.NDArray[Any] | str | int | None) -> str:
     return digest.hexdigest()[:16]
 
 
+def _left_beside(target: Path, kind: str) -> list[Path]:
+    """Return the folders of one kind, PART or OLD, that writers of ``target`` left beside it."""
+    name = re.compile(re.escape(f".{target.name}.{kind}") + "[a-z0-9_]{8}")
+    if not target.parent.is_dir():
+        return []
+    beside = sorted(target.parent.iterdir())
+    return [found for found in beside if name.fullmatch(found.name) and found.is_dir()]
+
+
 def _swap_in(aside: Path, target: Path) -> None:
     """Put ``aside`` at ``target``; the old folder is only removed once the new one stands."""
     if not target.exists():
         aside.rename(target)
     elif not _exchange(aside, target):
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.{OLD}", dir=target.parent))
         target.rename(old)  # rename onto an empty folder replaces it
         try:
             aside.rename(target)

@@ -36,7 +36,8 @@ class GraceCollector:
 
     Args:
         metrics: Of an engine; None: nothing is served here.
-        plan: What is served; None: it is not told.
+        plan: What is served, or what returns that at every scrape, as a refresher puts other plans in
+            its place: ``plan=lambda: refresher.plan``.  None: no plan is told.
         drift: Returns predicted less live cut of each table, as of the last time it was measured: it
             is called at every scrape.
 
@@ -48,7 +49,7 @@ class GraceCollector:
         self,
         metrics: HasSnapshot | None = None,
         *,
-        plan: Plan | None = None,
+        plan: Plan | Callable[[], Plan | None] | None = None,
         drift: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         self._metrics, self.plan, self._drift = metrics, plan, drift
@@ -58,8 +59,9 @@ class GraceCollector:
         """Yield the metrics of this moment."""
         if self._metrics is not None:
             yield from self._of_engine(flat(self._metrics.snapshot()))
-        if self.plan is not None:
-            yield from self._of_plan(self.plan)
+        plan = self.plan() if callable(self.plan) else self.plan
+        if plan is not None:
+            yield from self._of_plan(plan)
         if self._drift is not None:
             told = "Predicted cut less the cut of live bags."
             yield self._by("grace_drift", told, "table", self._drift())

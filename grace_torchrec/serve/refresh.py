@@ -35,6 +35,7 @@ from grace_torchrec.traces.recorder import TraceRecorder
 
 When = Literal["drift", "always"]
 OVERDUE = ("stale", "worse than none", "no sums")
+PROOFS, WAIT_S = 8, 0.5  # most proofs of a new model, and from one to the next without a delta
 LEAST_BAGS = 100  # with an id, of the best recorded table; fewer make no plan
 
 
@@ -104,6 +105,7 @@ class Refresher:
         self._one_refresh = threading.Lock()
         self._deltas = threading.Lock()
         self._missed: list[Delta] | None = None  # published since a rebuild read the rows
+        self._came = threading.Event()  # a delta did, since the rebuild caught up
         self._version = 0  # of what is served, as far as deltas were published here
         self._turns: Turns | None = None
         numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
@@ -128,7 +130,7 @@ class Refresher:
         plan = self.plan
         if plan is None:
             return None
-        live = self._recorder.profile(since_s=self._planned_at)
+        live = self._recorder.profile(min_support=1, since_s=self._planned_at)  # rare ids count
         return drift(plan, live, tolerance=self._tolerance)
 
     def refresh_now(self) -> Refresh:
@@ -139,12 +141,7 @@ class Refresher:
         Raises:
             GraceError: another refresh runs.
         """
-        if not self._one_refresh.acquire(blocking=False):
-            raise GraceError("Refresher: a refresh runs already; wait for it")
-        try:
-            return in_background(self._refresh)
-        finally:
-            self._one_refresh.release()
+        return in_background(self._refresh_alone)
 
     def start(self, interval_s: float, when: When = "drift") -> "Refresher":
         """Look every ``interval_s`` seconds whether to refresh; return self.
@@ -184,7 +181,17 @@ class Refresher:
             self._version = 0 if served is None else publish_delta(served, delta)
             if self._missed is not None:
                 self._missed.append(delta)
+                self._came.set()
             return self._version
+
+    def _refresh_alone(self) -> Refresh:
+        """Refresh; the lock is held by the thread that works, whatever becomes of who waits for it."""
+        if not self._one_refresh.acquire(blocking=False):
+            raise GraceError("Refresher: a refresh runs already; wait for it")
+        try:
+            return self._refresh()
+        finally:
+            self._one_refresh.release()
 
     def _turn(self, when: When) -> None:
         """Refresh if it is time."""
@@ -266,25 +273,35 @@ class Refresher:
     def _prove(self, served: Served, profile: Profile, steps: Steps) -> int:
         """Refuse a model that computes something else than the stock one; return deltas caught up.
 
+        Rows are in the stock model before they are published: a proof that fails may have come
+        between, so the next one waits for them.
+
         Raises:
-            GraceError: it does.
+            GraceError: it does, in proof after proof.
         """
         caught_up = 0
-        while True:
+        for left in reversed(range(PROOFS)):
             with self._deltas:
-                more = self._catch_up(served)
+                caught_up += self._catch_up(served)
             proof = prove(self._model, served, profile)
-            caught_up, steps.worst = caught_up + more, proof.worst
+            steps.worst = proof.worst
             if proof:
                 return caught_up
-            if not self._missed:  # no rows came between
-                raise GraceError(
-                    f"{proof.where}: a pooled value is {proof.worst:.3g} times as far from the "
-                    "stock model's as rounding allows; were rows written and not published?"
-                )
+            if left:
+                self._came.wait(WAIT_S)
+        raise GraceError(
+            f"{proof.where}: a pooled value is {proof.worst:.3g} times as far from the stock model's "
+            f"as rounding allows, after {PROOFS} proofs; "
+            + (
+                "deltas come faster than proofs, publish fewer at a time"
+                if self._came.is_set()
+                else "were rows written and not published?"
+            )
+        )
 
     def _catch_up(self, served: Served) -> int:
         """Publish to a new model what it missed; return how many deltas that were."""
+        self._came.clear()
         missed, self._missed = self._missed or [], []
         for delta in missed:
             publish_delta(served, delta)

@@ -14,13 +14,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import isfinite
 from typing import Any, cast
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.live_batches import LiveBatch, LiveTable, bags_in, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
 from grace_torchrec.traces.profile import Profile, TableProfile
-from grace_torchrec.traces.recorder_files import Held, load_held, save_held, supported, trace_of
+from grace_torchrec.traces.recorder_files import (
+    HalfLives,
+    Held,
+    load_held,
+    save_held,
+    supported,
+    trace_of,
+)
 from grace_torchrec.traces.recorder_stats import Losses, RecorderStats
 from grace_torchrec.traces.reservoir import Reservoir, SampledBag
 from grace_torchrec.traces.snapshots import Snapshots
@@ -74,7 +82,10 @@ class TraceRecorder:
         if len(halves) > 1 or any(not half > 0 for half in halves):
             raise GraceError("recorder: give one half-life, of bags or of seconds, above 0")
         self.model, self.min_support, self.max_bag_ids = model, min_support, max_bag_ids
-        self._half_bags, self._half_s, self._clock = half_life_bags, half_life_s, clock
+        finite = [
+            half if half and isfinite(half) else None for half in (half_life_bags, half_life_s)
+        ]
+        self._half_lives, self._clock = HalfLives(*finite), clock
         source = random.Random(seed)
         self._tables = {t.name: t for place in live_places(model) for t in place.tables}
         self._names = tuple(self._tables)
@@ -176,7 +187,7 @@ class TraceRecorder:
         Raises:
             GraceError: ``path`` is something else, or cannot be written.
         """
-        save_held(path, self._sampled(self.min_support, None))
+        save_held(path, self._sampled(self.min_support, None), self._half_lives)
 
     def snapshots(self, path: str | os.PathLike[str], interval_s: float = 60.0) -> "TraceRecorder":
         """Save every ``interval_s`` seconds from a thread of its own; return self.
@@ -190,13 +201,15 @@ class TraceRecorder:
         Raises:
             GraceError: it runs already, or ``interval_s`` is out of range.
         """
-        if self._snapshots is not None:
+        before = self._snapshots
+        if before is not None and not before.is_closed:
             raise GraceError("recorder: snapshots are taken already; close() first")
-        self._snapshots = Snapshots(self.save, path, interval_s)
+        written = before.written if before else 0
+        self._snapshots = Snapshots(self.save, path, interval_s, written)
         return self
 
     def close(self) -> None:
-        """Detach, and write a last snapshot where snapshots are taken."""
+        """Detach, and write a last snapshot where snapshots are taken; both may begin again."""
         self.detach()
         if self._snapshots is not None:
             self._snapshots.close()
@@ -216,16 +229,17 @@ class TraceRecorder:
         Bags, their keys and how many were seen are as they were; draws begin anew.
 
         Args:
-            path: The folder; what a killed writer left beside it is cleared up.
+            path: The folder; one that a killed writer left beside its place is put back.
             model: With the same tables.
-            options: As for the class.
+            options: As for the class; the half-life is that of the recorder that wrote it.
 
         Raises:
-            GraceError: the folder is damaged, or is a profile that no recorder wrote.
+            GraceError: the folder is damaged, is a profile that no recorder wrote, or one with
+                another half-life did.
             PlanMismatch: the model has other tables.
         """
         recorder = cls(model, **options)
-        for name, saved in load_held(path, recorder._tables).items():
+        for name, saved in load_held(path, recorder._tables, recorder._half_lives).items():
             held = recorder._held[name]
             held.bags_seen, held.limit, held.base = saved.bags_seen, saved.limit, saved.base
             for entry in saved.entries:
@@ -238,10 +252,10 @@ class TraceRecorder:
         for table, places in self._layout(batch.keys, names):
             held = self._held[table.name]
             half_lives = 0.0
-            if self._half_bags is not None:
-                half_lives = held.bags_seen / self._half_bags
-            elif self._half_s is not None:
-                half_lives = now / self._half_s
+            if self._half_lives.bags is not None:
+                half_lives = held.bags_seen / self._half_lives.bags
+            elif self._half_lives.seconds is not None:
+                half_lives = now / self._half_lives.seconds
             take = partial(self._taken, batch, table, places, now)
             held.offer(len(places) * batch.stride, half_lives, take)
 

@@ -21,8 +21,20 @@ from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.reservoir import Entry, SampledBag
 from grace_torchrec.traces.trace import Trace
 
-STATE = "recorder"  # of the document
+STATE, HALF_LIVES = "recorder", "recorder_half_lives"  # of the document
 NUMBERS = ("bags_seen", "limit", "base")
+
+
+class HalfLives(NamedTuple):
+    """What the keys of a sample are scaled by; without either, all bags weigh the same.
+
+    Attributes:
+        bags: Of a table; or None.
+        seconds: The same by time; or None.
+    """
+
+    bags: float | None
+    seconds: float | None
 
 
 class Held(NamedTuple):
@@ -85,7 +97,9 @@ def supported(trace: Trace, min_support: int) -> tuple[Trace, npt.NDArray[np.int
     return left, alive
 
 
-def save_held(path: str | os.PathLike[str], held: Mapping[str, Held]) -> None:
+def save_held(
+    path: str | os.PathLike[str], held: Mapping[str, Held], half_lives: HalfLives
+) -> None:
     """Write the sample of every table, whole or not at all.
 
     Raises:
@@ -97,17 +111,20 @@ def save_held(path: str | os.PathLike[str], held: Mapping[str, Held]) -> None:
         arrays[f"{index}.keys"] = -np.array([e.minus_key for e in one.entries], np.float64)
         limit = one.limit if math.isfinite(one.limit) else None
         state[name] = dict(zip(NUMBERS, (one.bags_seen, limit, one.base), strict=True))
-    artifact.write_folder(path, "profile", {**document, STATE: state}, arrays)
+    document |= {STATE: state, HALF_LIVES: half_lives._asdict()}
+    artifact.write_folder(path, "profile", document, arrays)
 
 
-def load_held(path: str | os.PathLike[str], tables: Mapping[str, LiveTable]) -> dict[str, Held]:
+def load_held(
+    path: str | os.PathLike[str], tables: Mapping[str, LiveTable], half_lives: HalfLives
+) -> dict[str, Held]:
     """Read what :func:`save_held` wrote.
 
     Raises:
-        GraceError: the folder is damaged, or no recorder wrote it.
+        GraceError: the folder is damaged, no recorder wrote it, or one of other half-lives did.
         PlanMismatch: the tables are others.
     """
-    artifact.recover(path)
+    artifact.put_back(path)  # and no more: a live writer may be at work there
     profile = Profile.load(path)
     document, arrays = artifact.read_folder(path, "profile")
     state = document.get(STATE)
@@ -124,7 +141,24 @@ def load_held(path: str | os.PathLike[str], tables: Mapping[str, LiveTable]) -> 
         entries = _entries(table.trace, keys)
         seen, base = int(numbers["bags_seen"]), float(numbers["base"])
         found[name] = Held(table, entries, seen, limit, base)
+    _check_half_lives(path, document.get(HALF_LIVES), found, half_lives)
     return found
+
+
+def _check_half_lives(
+    path: str | os.PathLike[str], told: Any, found: Mapping[str, Held], wanted: HalfLives
+) -> None:
+    """Refuse other half-lives: keys in their units would let no new bag in, or every one.
+
+    Folders of earlier versions do not tell theirs: they go on where neither they nor the recorder decay.
+    """
+    if told is None and not any(one.base for one in found.values()):
+        told = HalfLives(None, None)._asdict()
+    if told != wanted._asdict():
+        raise GraceError(
+            f"{path}: was recorded with the half-lives {told or 'of an earlier version'}, not "
+            f"{wanted._asdict()}; resume with the same ones, or record anew"
+        )
 
 
 def _check_table(where: str, saved: TableProfile, table: LiveTable | None) -> None:

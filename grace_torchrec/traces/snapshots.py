@@ -19,6 +19,7 @@ class Snapshots:
         save: Writes a folder, whole or not at all.
         path: The folder; what a killed writer left beside it is cleared up first.
         interval_s: Seconds between two snapshots, above 0.
+        written: Snapshots written before, by another one that is closed.
 
     Attributes:
         written: Snapshots written.
@@ -33,15 +34,21 @@ class Snapshots:
         save: Callable[[str | os.PathLike[str]], None],
         path: str | os.PathLike[str],
         interval_s: float,
+        written: int = 0,
     ) -> None:
         if not interval_s > 0:
             raise GraceError(f"snapshots: interval_s is {interval_s}; give seconds above 0")
         artifact.recover(path)
-        self.written, self.error = 0, ""
+        self.written, self.error = written, ""
         self._save, self._path, self._interval_s = save, path, interval_s
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-snapshots", daemon=True)
         self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last snapshot was taken."""
+        return self._closing.is_set() and not self._thread.is_alive()
 
     def close(self) -> None:
         """Write a last snapshot and end the thread."""

@@ -103,6 +103,14 @@ def test_a_plan_and_its_drift_are_told_table_by_table(plan):
     assert ("plan", plan_fingerprint(plan)) in info
 
 
+def test_a_plan_that_is_flipped_is_told_as_of_the_scrape(plan):
+    served = [None, plan]
+    collector = GraceCollector(plan=lambda: served[0])
+    assert scrape(collector) == {}  # the stock model: no plan
+    served.reverse()
+    assert scrape(collector) == scrape(GraceCollector(plan=plan)) != {}
+
+
 def test_a_scraper_gets_it_over_http_until_it_is_closed(plan):
     import socket
 

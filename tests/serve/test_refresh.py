@@ -155,6 +155,15 @@ def test_a_refresh_follows_the_bags_and_the_answers_stay(first) -> None:
     assert refresher.history == (record,)
 
 
+def test_ids_of_one_bag_count_in_the_drift(first) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    apart = [KeyedJaggedTensor(["item"], torch.arange(ROWS), lengths=torch.full((60,), 5))]
+    observe(recorder, apart)
+    live = refresher.drift().tables["sparse.t_item"].live
+    assert (live.bags, live.ids) == (60, ROWS)  # each id is in one bag
+
+
 def test_a_recorder_that_is_attached_to_what_is_served_follows(first) -> None:
     model, served = converted(first)
     clock = Clock()
@@ -280,6 +289,7 @@ def test_a_model_that_computes_something_else_is_not_served(first, monkeypatch) 
         return made
 
     monkeypatch.setattr(refresh_module, "convert", wrong)
+    monkeypatch.setattr(refresh_module, "WAIT_S", 0.0)
     record = refresher.refresh_now()
     assert record.outcome == "failed"
     assert "times as far from the stock model" in record.error
@@ -318,6 +328,62 @@ def test_rows_published_during_a_rebuild_are_in_the_new_model(first, monkeypatch
     assert (record.outcome, record.reason) == ("flipped", "caught up with 1 deltas")
     assert_answers(refresher.served, model, WORLDS[1])
     assert_answers(served, model, WORLDS[1])
+
+
+def write_rows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train all rows; return the delta that tells them."""
+    ids, rows = torch.arange(ROWS), torch.randn(ROWS, DIM)
+    with torch.no_grad():
+        model.sparse.embedding_bags["t_item"].weight[ids] = rows
+    return ids, rows
+
+
+def test_a_proof_between_the_rows_and_their_delta_is_taken_again(first, monkeypatch) -> None:
+    model = model_of()
+    served = grace.convert(model, first[1], example=(WORLDS[0][0],))
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+    prove, told, deltas = refresh_module.prove, [], []
+
+    def between(*arguments):
+        """Rows are written before the first proof, and published after the second."""
+        if not told:
+            deltas.append(write_rows(model))
+        proof = prove(*arguments)
+        told.append(bool(proof))
+        if len(told) == 2:
+            refresher.publish_delta({"t_item": deltas[0]})
+        return proof
+
+    monkeypatch.setattr(refresh_module, "prove", between)
+    monkeypatch.setattr(refresh_module, "WAIT_S", 0.0)
+    record = refresher.refresh_now()
+    assert (record.outcome, record.reason) == ("flipped", "caught up with 1 deltas"), record.error
+    assert told == [False, False, True]
+    assert_answers(refresher.served, model, WORLDS[1])
+
+
+def test_deltas_that_come_faster_than_proofs_end_in_a_failure(first, monkeypatch) -> None:
+    model = model_of()
+    served = grace.convert(model, first[1], example=(WORLDS[0][0],))
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+    prove, proofs = refresh_module.prove, []
+
+    def trained(*arguments):
+        """Rows are written and published during every proof."""
+        assert len(proofs) < 20, "it goes on for ever"
+        delta = write_rows(model)
+        proofs.append(prove(*arguments))
+        refresher.publish_delta({"t_item": delta})
+        return proofs[-1]
+
+    monkeypatch.setattr(refresh_module, "prove", trained)
+    record = refresher.refresh_now()
+    assert record.outcome == "failed"
+    assert "deltas come faster than proofs" in record.error
+    assert len(proofs) == refresh_module.PROOFS
+    assert refresher.served is served
 
 
 def test_rows_published_beside_the_refresher_are_not_lost(first, monkeypatch) -> None:
@@ -363,6 +429,37 @@ def test_there_is_one_refresh_at_a_time(first, monkeypatch) -> None:
     running.join()
     assert [record.outcome for record in done] == ["flipped"]
     assert len(refresher.history) == 1
+
+
+def test_a_refresh_that_is_waited_for_no_more_is_still_the_only_one(first, monkeypatch) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+    inside, go = threading.Event(), threading.Event()
+    make_plan, join = refresh_module.make_plan, threading.Thread.join
+
+    def slow(*arguments, **named):
+        inside.set()
+        assert go.wait(60)
+        return make_plan(*arguments, **named)
+
+    def interrupted(thread, *arguments):
+        """Ctrl-C while a refresh is waited for."""
+        if thread.name == "grace-refresh" and not inside.is_set():
+            assert inside.wait(60)
+            raise KeyboardInterrupt
+        join(thread, *arguments)
+
+    monkeypatch.setattr(refresh_module, "make_plan", slow)
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        refresher.refresh_now()
+    is_held = refresher._one_refresh.locked()
+    go.set()
+    assert is_held
+    with refresher._one_refresh:  # until it has ended
+        assert [record.outcome for record in refresher.history] == ["flipped"]
+    assert refresher.refresh_now().number == 2
 
 
 def test_it_looks_by_itself_until_it_is_stopped(first) -> None:

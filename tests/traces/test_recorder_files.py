@@ -10,6 +10,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 import grace_torchrec as grace
 from grace_torchrec import artifact
 from grace_torchrec.traces.recorder import TraceRecorder
+from grace_torchrec.traces.recorder_files import HALF_LIVES
 from grace_torchrec.traces.snapshots import Snapshots
 
 
@@ -47,6 +48,45 @@ def test_a_resumed_recorder_goes_on_where_the_saved_one_stood(tmp_path, options)
     mine = again._held["t_item"]
     assert len(mine.entries) == 60
     assert mine.limit <= recorder._held["t_item"].limit or options  # keys are rescaled in decay
+
+
+HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s": 3.0}]
+
+
+@pytest.mark.parametrize("saved", HALVES, ids=str)
+@pytest.mark.parametrize("asked", HALVES, ids=str)
+def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, asked) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, max_bags=60, min_support=1, **saved)
+    for first in range(0, 600, 20):
+        recorder.observe(pairs(first, 20))
+    recorder.save(tmp_path / "p")
+    if saved != asked:
+        with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
+            TraceRecorder.resume(tmp_path / "p", model, **asked)
+        return
+    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **asked)
+    before = held_keys(again)
+    again.observe(pairs(0, 2000))
+    assert held_keys(again) != before
+
+
+@pytest.mark.parametrize("saved", HALVES[:2], ids=str)
+@pytest.mark.parametrize("asked", HALVES[:2], ids=str)
+def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, asked) -> None:
+    model = model_of()
+    recorder = TraceRecorder(model, min_support=1, **saved)
+    for first in range(0, 600, 20):
+        recorder.observe(pairs(first, 20))
+    recorder.save(tmp_path / "p")
+    document, arrays = artifact.read_folder(tmp_path / "p", "profile")
+    del document[HALF_LIVES]
+    artifact.write_folder(tmp_path / "p", "profile", document, arrays)
+    if saved or asked:
+        with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
+            TraceRecorder.resume(tmp_path / "p", model, **asked)
+    else:
+        assert TraceRecorder.resume(tmp_path / "p", model).stats.bags_seen == 600
 
 
 def test_profiles_of_ranks_merge(tmp_path) -> None:
@@ -89,13 +129,19 @@ def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -
     while recorder.stats.snapshots < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     recorder.observe(pairs(40, 5))
+    with pytest.raises(grace.GraceError, match="taken already"):
+        recorder.snapshots(tmp_path / "q")
     recorder.close()
-    assert recorder.stats.snapshots >= 2
+    taken = recorder.stats.snapshots
+    assert taken >= 2
     saved = grace.Profile.load(tmp_path / "p")
     assert saved.fingerprint() == recorder.profile().fingerprint()
     assert saved.tables["t_item"].trace.num_bags == 45
-    with pytest.raises(grace.GraceError, match="taken already"):
-        recorder.snapshots(tmp_path / "q")
+    recorder.close()
+    assert recorder.stats.snapshots == taken
+    recorder.snapshots(tmp_path / "q").close()  # what was closed may begin again
+    assert recorder.stats.snapshots == taken + 1
+    assert grace.Profile.load(tmp_path / "q").fingerprint() == saved.fingerprint()
     with pytest.raises(grace.GraceError, match="interval_s"):
         TraceRecorder(model).snapshots(tmp_path / "q", interval_s=0)
 
@@ -121,15 +167,35 @@ def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
     recorder = TraceRecorder(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
-    (tmp_path / ".p.abc12_x8").mkdir()
-    (tmp_path / ".p.abc12_x8" / "half").write_text("")
-    kept = [tmp_path / ".p.other.name", tmp_path / ".q.abc12_x8", tmp_path / ".p.ABC"]
+    left = tmp_path / ".p.grace-part-abc12_x8"
+    left.mkdir()
+    (left / "half").write_text("")
+    names = [".p.settings", ".p.old.settings", ".q.grace-part-abc12_x8", ".p.grace-part-ABC"]
+    kept = [tmp_path / name for name in names]
     for folder in kept:
         folder.mkdir()
     assert artifact.recover(tmp_path / "p") == 1
+    assert not left.exists()
     assert all(folder.is_dir() for folder in kept)
-    # between two renames, where folders cannot be exchanged: the old one stands beside its place
-    (tmp_path / "p").rename(tmp_path / ".p.old.abc12_x8")
+
+
+def test_a_reader_puts_the_old_folder_back_and_removes_nothing(tmp_path, monkeypatch) -> None:
+    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.save(tmp_path / "p")
+
+    def meanwhile(aside, target):
+        """A reader comes while a writer is between two renames: the old folder is aside."""
+        target.rename(tmp_path / ".p.grace-old-abc12_x8")
+        again = TraceRecorder.resume(tmp_path / "p", model_of(), min_support=1)
+        assert again.stats.bags_held == 10
+        assert (aside / "profile.json").is_file()
+        swap_in(aside, target)
+
+    swap_in = artifact._swap_in
+    monkeypatch.setattr(artifact, "_swap_in", meanwhile)
+    recorder.observe(pairs(0, 5))
+    recorder.save(tmp_path / "p")
     again = TraceRecorder.resume(tmp_path / "p", model_of(), min_support=1)
     assert again.profile().fingerprint() == recorder.profile().fingerprint()
 
