@@ -158,6 +158,10 @@ class _Worker:
                 "engine: requests are computed one by one, for the model returns %s", error
             )
             live.splits = False
+            if len(requests) == 1:  # again it would get a blank row beside it, and so on
+                self.duties.metrics.count(failed=1)
+                _fail(requests[0], _empty_without_rows(error))
+                return
             self._answer(requests, live, with_stock)
         except Exception as error:
             if len(requests) == 1:
@@ -256,6 +260,14 @@ def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any
         return live.compute(prepared, with_stock=not with_stock)
 
     return compute
+
+
+def _empty_without_rows(error: CannotSplit) -> GraceError:
+    """Return why an empty request has no answer: its part of the output cannot be told."""
+    return GraceError(
+        f"engine: an empty request has no answer of its own, for the model returns {error}; "
+        "give one row or more"
+    )
 
 
 def _fail(request: Request, error: BaseException) -> None:

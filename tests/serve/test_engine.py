@@ -298,6 +298,19 @@ def test_a_model_whose_output_has_no_rows_serves_request_by_request() -> None:
         assert results([first, *futures]) == [200, 0, 4, 8, 12]
 
 
+def test_an_empty_request_to_a_model_without_rows_fails_and_says_why() -> None:
+    class Total(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum()
+
+    with Engine(Total()) as engine:
+        for _ in range(2):
+            with pytest.raises(grace.GraceError, match="an empty request has no answer"):
+                engine.submit(rows()).result(PATIENCE_S)
+        assert results([engine.submit(rows(1, 2))]) == [6]
+    assert engine.metrics.snapshot().failed == 2
+
+
 class Notes:
     """A recorder that keeps what it is shown and, if asked to, fails."""
 
