@@ -86,6 +86,7 @@ class Engine:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
         self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0
         self._one_change = threading.Lock()
+        self._here = threading.local()  # holds: this thread computes with the live model
         self._max_inflight, self._max_batch = max_inflight, max_batch
         self._device = device_of(served)
         self._outlook = Outlook(max_inflight)
@@ -149,9 +150,14 @@ class Engine:
             stock: Its stock twin; default: the one there was.
 
         Raises:
-            NotSupported: a model is in training mode.
+            NotSupported: a model is in training mode, or a model that computes calls this.
         """
         expect_model("Engine.replace", served)
+        if getattr(self._here, "holds", False):
+            raise NotSupported(
+                "Engine.replace: called while this thread computes a batch, whose model it would "
+                "wait for; call it from a thread of yours, or from a future's callback"
+            )
         with self._one_change:
             old = self._live
             self._live = LiveModel(served, old.stock if stock is None else stock)
@@ -170,7 +176,12 @@ class Engine:
         self._with_stock = on
 
     def drain(self) -> None:
-        """Accept no more requests; return when all that were accepted have their answer."""
+        """Accept no more requests; return when all that were accepted have their answer.
+
+        Raises:
+            NotSupported: a thread of the engine calls this, as callbacks of futures do.
+        """
+        self._refuse_own_thread("drain")
         self._queue.close(CLOSES)
         self._workers.join()
         if self._shadow is not None:
@@ -181,7 +192,11 @@ class Engine:
 
         Args:
             cancel: Fail the requests that wait instead of computing them.
+
+        Raises:
+            NotSupported: a thread of the engine calls this, as callbacks of futures do.
         """
+        self._refuse_own_thread("close")
         self._queue.close(CLOSES)
         if cancel:
             for request in self._queue.remove_all():
@@ -205,6 +220,16 @@ class Engine:
         """Close: what was accepted is answered."""
         self.close()
 
+    def _refuse_own_thread(self, call: str) -> None:
+        """Refuse a call that waits for the engine's threads on one of them."""
+        thread = threading.current_thread()
+        on_shadow = self._shadow is not None and self._shadow.is_on(thread)
+        if on_shadow or self._workers.has(thread):
+            raise NotSupported(
+                f"Engine.{call}: called on a thread of the engine, such as by a future's callback, "
+                "which it would wait for; call it from a thread of yours"
+            )
+
     def _check_deadline(self, deadline_s: float) -> None:
         """Refuse a request that is expected to come too late."""
         start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
@@ -221,7 +246,11 @@ class Engine:
             live = self._live
             with live.used():
                 if live is self._live:  # else it was replaced before it was held
-                    yield live, self._with_stock
+                    self._here.holds = True
+                    try:
+                        yield live, self._with_stock
+                    finally:
+                        self._here.holds = False
                     return
 
     def _start_workers(self) -> None:

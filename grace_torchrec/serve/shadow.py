@@ -103,6 +103,10 @@ class Shadow:
         counts = self.counts
         return ShadowCounts(**{**vars(counts), "left_out": self._left_out})
 
+    def is_on(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is the one that compares."""
+        return thread is self._thread
+
     def drain(self) -> None:
         """Wait until everything handed over was compared."""
         with self._changed:

@@ -89,6 +89,11 @@ class Workers:
             for thread in alive:
                 thread.join()
 
+    def has(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is one of those that serve."""
+        with self._lock:
+            return thread in self._threads.values()
+
     def _spawn(self, place: int) -> None:
         """Start a thread; the lock is held."""
         name = f"grace-engine-{place}-{next(self._names)}"
@@ -125,6 +130,25 @@ class Workers:
             self._spawn(place)
 
 
+@dataclass(frozen=True)
+class _Answered:
+    """What was computed.
+
+    Attributes:
+        batch: The joined requests.
+        answers: To each request.
+        stream: Where they were computed.
+        live: What computed them.
+        with_stock: Whether its stock twin did.
+    """
+
+    batch: tuple[Any, ...]
+    answers: list[Any]
+    stream: WorkerStream
+    live: LiveModel
+    with_stock: bool
+
+
 class _Worker:
     """What one thread does with one batch after the other."""
 
@@ -140,50 +164,61 @@ class _Worker:
         self.requests = taken.requests
         expire(taken, self.duties.metrics)
         if taken.requests:
-            with self.duties.live() as (live, with_stock):
-                self._answer(taken.requests, live, with_stock)
+            self._answer(taken.requests)
         self.requests = []
         return True
 
-    def _answer(self, requests: list[Request], live: LiveModel, with_stock: bool) -> None:
-        """Answer requests together; if that fails, each half by itself."""
-        if len(requests) > 1 and not live.splits:
+    def _answer(self, requests: list[Request]) -> None:
+        """Answer requests together; if that fails, each part by itself.
+
+        Futures are settled once the model is let go of: a callback may replace it.
+        """
+        with self.duties.live() as (live, with_stock):
+            tried = self._tried(requests, live, with_stock)
+        if isinstance(tried, _Answered):
+            self._hand_out(requests, tried)
+        elif len(requests) == 1:
+            self.duties.metrics.count(failed=1)
+            _fail(requests[0], tried)
+        elif isinstance(tried, CannotSplit):
             for request in requests:
-                self._answer([request], live, with_stock)
-            return
-        try:
-            batch, answers, stream = self._computed(requests, live, with_stock)
-        except CannotSplit as error:
-            logger.warning(
-                "engine: requests are computed one by one, for the model returns %s", error
-            )
-            live.splits = False
-            if len(requests) == 1:  # again it would get a blank row beside it, and so on
-                self.duties.metrics.count(failed=1)
-                _fail(requests[0], _empty_without_rows(error))
-                return
-            self._answer(requests, live, with_stock)
-        except Exception as error:
-            if len(requests) == 1:
-                self.duties.metrics.count(failed=1)
-                _fail(requests[0], error)
-                return
+                self._answer([request])
+        else:
             self.duties.metrics.count(retried=1)
             half = len(requests) // 2
-            self._answer(requests[:half], live, with_stock)
-            self._answer(requests[half:], live, with_stock)
-        else:
-            now_s = time.perf_counter()
-            self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
-            for request, answer in zip(requests, answers, strict=True):
-                stream.hand_over(answer, request)
-                _settle(request.future.set_result, answer)
-            self._show(requests, answers, batch, live, with_stock)
+            self._answer(requests[:half])
+            self._answer(requests[half:])
 
-    def _computed(
+    def _tried(
         self, requests: list[Request], live: LiveModel, with_stock: bool
-    ) -> tuple[tuple[Any, ...], list[Any], WorkerStream]:
-        """Return the joined batch, the answer to each request, and where they were computed."""
+    ) -> "_Answered | Exception":
+        """Return the answers to requests that are computed together, or why there are none."""
+        try:
+            if len(requests) > 1 and not live.splits:
+                return CannotSplit("what it returned before")
+            return self._computed(requests, live, with_stock)
+        except CannotSplit as error:
+            if live.splits:
+                logger.warning(
+                    "engine: requests are computed one by one, for the model returns %s", error
+                )
+            live.splits = False
+            # one request was split only if it is empty: a blank row was computed beside it
+            return _empty_without_rows(error) if len(requests) == 1 else error
+        except Exception as error:
+            return error
+
+    def _hand_out(self, requests: list[Request], answered: "_Answered") -> None:
+        """Settle the futures of answered requests."""
+        now_s = time.perf_counter()
+        self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
+        for request, answer in zip(requests, answered.answers, strict=True):
+            answered.stream.hand_over(answer, request)
+            _settle(request.future.set_result, answer)
+        self._show(requests, answered)
+
+    def _computed(self, requests: list[Request], live: LiveModel, with_stock: bool) -> "_Answered":
+        """Return the answer to each request, computed as one batch."""
         rows = [request.form.rows for request in requests]
         batches = [request.batch for request in requests]
         if not any(rows):  # nothing but empty requests
@@ -192,9 +227,8 @@ class _Worker:
         if not with_stock:
             batch = live.prepare(batch)
         output, stream = self._run(batch, requests, sum(rows), live, with_stock)
-        if len(rows) == 1:
-            return batch, [output], stream
-        return batch, split(output, rows)[-len(requests) :], stream
+        answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
+        return _Answered(batch, answers, stream, live, with_stock)
 
     def _run(
         self,
@@ -220,27 +254,21 @@ class _Worker:
         self.duties.metrics.count(batches=1, rows=rows)
         return output, stream
 
-    def _show(
-        self,
-        requests: list[Request],
-        answers: list[Any],
-        batch: tuple[Any, ...],
-        live: LiveModel,
-        with_stock: bool,
-    ) -> None:
+    def _show(self, requests: list[Request], answered: "_Answered") -> None:
         """Show answered requests to the recorder and the shadow; they delay nobody's answer."""
         duties = self.duties
         if duties.observe is not None:
             try:
-                for bags in bags_in(batch):
+                for bags in bags_in(answered.batch):
                     duties.observe(bags)
             except Exception:  # a recorder's fault is none of the requests'
                 duties.metrics.count(observer_errors=1)
-        if duties.shadow is None or live.stock is None:
+        if duties.shadow is None or answered.live.stock is None:
             return
-        for request, answer in zip(requests, answers, strict=True):
+        other = _other(answered.live, answered.with_stock)
+        for request, answer in zip(requests, answered.answers, strict=True):
             if duties.shadow.draws():
-                duties.shadow.offer(request.batch, answer, _other(live, with_stock))
+                duties.shadow.offer(request.batch, answer, other)
 
 
 def expire(taken: Taken, metrics: EngineMetrics) -> None:

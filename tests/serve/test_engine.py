@@ -247,6 +247,67 @@ def test_batches_keep_their_model_and_replacing_waits_for_them() -> None:
     assert engine.metrics.snapshot().replaced == 1
 
 
+def test_a_callback_may_replace_the_model() -> None:
+    model = Double()
+    engine = Engine(model)
+    first = held(engine, model)
+    replaced = threading.Event()
+
+    def replace(_: "Future[Tensor]") -> None:
+        engine.replace(Double(3))
+        replaced.set()
+
+    first.add_done_callback(replace)
+    model.free.set()
+    assert replaced.wait(PATIENCE_S)
+    assert results([engine.submit(rows(1))]) == [[3]]
+    engine.close()
+
+
+@pytest.mark.parametrize("call", [Engine.close, Engine.drain])
+def test_a_callback_may_not_wait_for_its_own_thread(call) -> None:
+    model = Double()
+    with Engine(model) as engine:
+        first = held(engine, model)
+        refused: Future[str] = Future()
+
+        def stop(_: "Future[Tensor]") -> None:
+            try:
+                call(engine)
+            except grace.NotSupported as error:
+                refused.set_result(str(error))
+
+        first.add_done_callback(stop)
+        model.free.set()
+        assert "called on a thread of the engine" in refused.result(PATIENCE_S)
+        assert results([engine.submit(rows(1))]) == [[2]]  # the door is still open
+
+
+def test_a_shadow_may_not_wait_for_its_own_thread() -> None:
+    class Closes(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            with pytest.raises(grace.NotSupported, match="called on a thread of the engine"):
+                engine.close()
+            return super().forward(x)
+
+    with Engine(Double(), stock=Closes(), shadow=1.0) as engine:
+        assert results([engine.submit(rows(1))]) == [[2]]
+        engine.drain()
+        assert engine.metrics.snapshot().shadow.compared == 1
+
+
+def test_a_model_that_computes_may_not_replace_itself() -> None:
+    class Replaces(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            engine.replace(Double())
+            return x
+
+    with Engine(Replaces()) as engine:
+        asked = engine.submit(rows(1))
+        with pytest.raises(grace.NotSupported, match="while this thread computes a batch"):
+            asked.result(PATIENCE_S)
+
+
 def test_the_stock_model_answers_while_it_is_asked_for() -> None:
     with Engine(Double(), stock=Double(5)) as engine:
         assert results([engine.submit(rows(1))]) == [[2]]
