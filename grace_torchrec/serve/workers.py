@@ -9,8 +9,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -191,7 +191,7 @@ class _Worker:
 
     def _tried(
         self, requests: list[Request], live: LiveModel, with_stock: bool
-    ) -> "_Answered | Exception":
+    ) -> _Answered | Exception:
         """Return the answers to requests that are computed together, or why there are none."""
         try:
             if len(requests) > 1 and not live.splits:
@@ -208,7 +208,7 @@ class _Worker:
         except Exception as error:
             return error
 
-    def _hand_out(self, requests: list[Request], answered: "_Answered") -> None:
+    def _hand_out(self, requests: list[Request], answered: _Answered) -> None:
         """Settle the futures of answered requests."""
         now_s = time.perf_counter()
         self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
@@ -217,44 +217,41 @@ class _Worker:
             _settle(request.future.set_result, answer)
         self._show(requests, answered)
 
-    def _computed(self, requests: list[Request], live: LiveModel, with_stock: bool) -> "_Answered":
-        """Return the answer to each request, computed as one batch."""
-        rows = [request.form.rows for request in requests]
-        batches = [request.batch for request in requests]
-        if not any(rows):  # nothing but empty requests
-            batches, rows = [blank_row(batches[0]), *batches], [1, *rows]
-        batch = join(batches)
-        if not with_stock:
-            batch = live.prepare(batch)
-        output, stream = self._run(batch, requests, sum(rows), live, with_stock)
-        answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
+    def _computed(self, requests: list[Request], live: LiveModel, with_stock: bool) -> _Answered:
+        """Return the answer to each request, computed as one batch.
+
+        A CPU joins and rewrites before it waits for a stream: other batches compute meanwhile.
+        A GPU does so on the stream: inputs are ready there and nowhere else.
+        """
+        on_host = self.duties.device.type == "cpu"
+        batches, rows = _with_rows(requests)
+        if on_host:
+            batch = _prepared(batches, live, with_stock)
+        with self._stream(requests, sum(rows)) as stream:
+            if not on_host:
+                batch = _prepared(batches, live, with_stock)
+            output = live.compute(batch, with_stock=with_stock)
+            self.duties.metrics.count(batches=1, rows=sum(rows))
+            answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
         return _Answered(batch, answers, stream, live, with_stock)
 
-    def _run(
-        self,
-        batch: tuple[Any, ...],
-        requests: list[Request],
-        rows: int,
-        live: LiveModel,
-        with_stock: bool,
-    ) -> tuple[Any, WorkerStream]:
-        """Compute a batch on the next free stream."""
+    @contextmanager
+    def _stream(self, requests: list[Request], rows: int) -> Iterator[WorkerStream]:
+        """Hold the next free stream for a batch."""
         outlook = self.duties.outlook
         stream = self.streams.get()
         try:
             began_s = outlook.begin(stream.number, rows)
             try:
                 with stream.computing(requests):
-                    output = live.compute(batch, with_stock=with_stock)
+                    yield stream
             finally:
                 outlook.end(stream.number, rows, began_s)
         finally:
             self.streams.put(stream)
             self.duties.queue.wake()
-        self.duties.metrics.count(batches=1, rows=rows)
-        return output, stream
 
-    def _show(self, requests: list[Request], answered: "_Answered") -> None:
+    def _show(self, requests: list[Request], answered: _Answered) -> None:
         """Show answered requests to the recorder and the shadow; they delay nobody's answer."""
         duties = self.duties
         if duties.observe is not None:
@@ -277,6 +274,21 @@ def expire(taken: Taken, metrics: EngineMetrics) -> None:
         _fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
     if taken.expired or taken.cancelled:
         metrics.count(expired=len(taken.expired), cancelled=taken.cancelled)
+
+
+def _with_rows(requests: list[Request]) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """Return batches and their rows; where all are empty, a blank row comes first."""
+    batches = [request.batch for request in requests]
+    rows = [request.form.rows for request in requests]
+    if any(rows):
+        return batches, rows
+    return [blank_row(batches[0]), *batches], [1, *rows]
+
+
+def _prepared(batches: list[tuple[Any, ...]], live: LiveModel, with_stock: bool) -> tuple[Any, ...]:
+    """Join batches and, for the served model, rewrite them ahead."""
+    batch = join(batches)
+    return batch if with_stock else live.prepare(batch)
 
 
 def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any]:
