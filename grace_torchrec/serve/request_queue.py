@@ -5,6 +5,7 @@ that it can be joined with.  A worker that is free takes what there is at once, 
 only while all workers are busy.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -168,10 +169,21 @@ class RequestQueue:
     def _let_grow(self) -> None:
         """Wait for company while other workers are busy, not longer than the bound."""
         while self.waiting and self.rows < self.max_batch and self._closed is None:
-            left_s = self.waiting[0].submitted_s + self.max_wait_s - time.perf_counter()
+            left_s = self._grows_until_s() - time.perf_counter()
             if left_s <= 0 or not self.others_busy():
                 return
             self._sleep(left_s)
+
+    def _grows_until_s(self) -> float:
+        """Return when a batch must start.
+
+        No deadline is to pass by growing: as much as growing may take stays before the earliest.
+        """
+        deadlines_s = (r.deadline_s for r in self.waiting if r.deadline_s is not None)
+        return min(
+            self.waiting[0].submitted_s + self.max_wait_s,
+            min(deadlines_s, default=math.inf) - self.max_wait_s,
+        )
 
     def _taken(self) -> Taken:
         """Take the first request that is to be computed, and those it can be joined with."""

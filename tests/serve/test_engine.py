@@ -101,6 +101,17 @@ def test_a_batch_grows_while_another_computes_and_starts_when_that_is_done() -> 
     assert sorted(map(len, model.batches)) == [1, 1, 3]
 
 
+def test_a_batch_does_not_grow_past_a_deadline() -> None:
+    model = Double()
+    with Engine(model, max_inflight=2, max_wait_ms=3_600_000, max_batch=3) as engine:
+        first = held(engine, model)
+        waits, hurried = engine.submit(rows(1)), engine.submit(rows(2), deadline_s=600)
+        assert model.entered.acquire(timeout=PATIENCE_S)
+        assert not first.done()
+        model.free.set()
+        assert results([first, waits, hurried]) == [[200], [2], [4]]
+
+
 def test_only_the_request_that_cannot_be_answered_fails() -> None:
     model = Double()
     with Engine(model) as engine:
