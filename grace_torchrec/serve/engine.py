@@ -25,7 +25,7 @@ from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
 from grace_torchrec.serve.worker_streams import device_of, ready_event
-from grace_torchrec.serve.workers import Duties, Workers, expire
+from grace_torchrec.serve.workers import Duties, Workers, expire, fail
 
 CLOSES = "engine: it is closing and accepts no more requests"
 
@@ -201,7 +201,7 @@ class Engine:
         if cancel:
             for request in self._queue.remove_all():
                 if request.started or request.future.set_running_or_notify_cancel():
-                    request.future.set_exception(Rejected(CLOSES))
+                    fail(request, Rejected(CLOSES))
                 self.metrics.count(cancelled=1)
         self.drain()
         if self._shadow is not None:

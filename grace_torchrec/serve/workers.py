@@ -121,7 +121,7 @@ class Workers:
             if request.tries < MOST_TRIES:
                 again.append(request)
             else:
-                _fail(request, error)
+                fail(request, error)
                 self.duties.metrics.count(failed=1)
         self.duties.metrics.count(restarts=1)
         if again:
@@ -179,7 +179,7 @@ class _Worker:
             self._hand_out(requests, tried)
         elif len(requests) == 1:
             self.duties.metrics.count(failed=1)
-            _fail(requests[0], tried)
+            fail(requests[0], tried)
         elif isinstance(tried, CannotSplit):
             for request in requests:
                 self._answer([request])
@@ -271,7 +271,7 @@ class _Worker:
 def expire(taken: Taken, metrics: EngineMetrics) -> None:
     """Tell requests that they came too late, and count those that were cancelled."""
     for request in taken.expired:
-        _fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
+        fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
     if taken.expired or taken.cancelled:
         metrics.count(expired=len(taken.expired), cancelled=taken.cancelled)
 
@@ -310,7 +310,7 @@ def _empty_without_rows(error: CannotSplit) -> GraceError:
     )
 
 
-def _fail(request: Request, error: BaseException) -> None:
+def fail(request: Request, error: BaseException) -> None:
     """Give a request its error."""
     if not isinstance(error, Exception):
         error = GraceError(f"engine: workers ended while they had this request: {error!r}")

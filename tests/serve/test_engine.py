@@ -242,6 +242,24 @@ def test_closing_with_cancel_fails_what_waits() -> None:
     assert results([first]) == [[200]]
 
 
+def test_closing_with_cancel_fails_what_waits_whatever_a_callback_raises() -> None:
+    def leaves(_: "Future[Tensor]") -> None:
+        raise SystemExit("a callback ends its thread")
+
+    model = Double()
+    engine = Engine(model)
+    first = held(engine, model)
+    waits = [engine.submit(rows(k)) for k in range(3)]
+    waits[0].add_done_callback(leaves)
+    waits[-1].add_done_callback(lambda _: model.free.set())
+    try:
+        engine.close(cancel=True)
+    finally:
+        model.free.set()
+    assert all(isinstance(future.exception(PATIENCE_S), Rejected) for future in waits)
+    assert results([first]) == [[200]]
+
+
 def test_batches_keep_their_model_and_replacing_waits_for_them() -> None:
     old, new = Double(), Double(3)
     with Engine(old) as engine:
