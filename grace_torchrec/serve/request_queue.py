@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from grace_torchrec.errors import GraceError
@@ -86,6 +87,9 @@ class RequestQueue:
         self._changed = threading.Condition()
         self._sleepers = 0
         self._closed: str | None = None
+        # What waits is looked through only if something can leave: it may be long.
+        self._cancelled = threading.Event()
+        self._earliest_s = math.inf  # no request that waits is too late before
 
     def __len__(self) -> int:
         """Return how many requests wait."""
@@ -103,13 +107,13 @@ class RequestQueue:
         with self._changed:
             if self._closed is not None:
                 raise Rejected(self._closed)
-            gone = self._make_room() if len(self.waiting) >= self.max_queue else None
+            full = len(self.waiting) >= self.max_queue
+            gone = self._make_room() if full and self._can_make_room() else None
             if len(self.waiting) >= self.max_queue:
                 raise Rejected(
                     f"engine: {self.max_queue} requests wait already; send fewer, or try later"
                 )
-            self.waiting.append(request)
-            self.rows += request.form.rows
+            self._append(request)
             if self._sleepers:
                 self._changed.notify()
         return gone
@@ -215,8 +219,23 @@ class RequestQueue:
             rows += request.form.rows
         return Taken(requests, expired, cancelled)
 
+    def _append(self, request: Request) -> None:
+        """Add a request, and learn when it may leave."""
+        if not self.waiting:
+            self._earliest_s = math.inf
+        if request.deadline_s is not None:
+            self._earliest_s = min(self._earliest_s, request.deadline_s)
+        request.future.add_done_callback(partial(_note_cancelled, self._cancelled))
+        self.waiting.append(request)
+        self.rows += request.form.rows
+
+    def _can_make_room(self) -> bool:
+        """Tell whether a request may be waiting that nobody waits for any more."""
+        return self._cancelled.is_set() or self._earliest_s <= time.perf_counter()
+
     def _make_room(self) -> Taken:
         """Take out what nobody waits for any more."""
+        self._cancelled.clear()  # first: what is cancelled from here on is for the next look
         now_s = time.perf_counter()
         kept: deque[Request] = deque()
         expired: list[Request] = []
@@ -231,4 +250,14 @@ class RequestQueue:
                 cancelled += 1
         self.waiting = kept
         self.rows = sum(request.form.rows for request in kept)
+        self._earliest_s = min(
+            (r.deadline_s for r in kept if r.deadline_s is not None and not r.started),
+            default=math.inf,
+        )
         return Taken([], expired, cancelled)
+
+
+def _note_cancelled(cancelled: threading.Event, future: "Future[Any]") -> None:
+    """Note that a request that waits was cancelled; the future keeps nothing else of a queue."""
+    if future.cancelled():
+        cancelled.set()
