@@ -39,7 +39,8 @@ class Engine:
     Args:
         served: What answers: a Served, or any module in eval mode.
         stock: The stock model, for ``use_stock`` and for the shadow.
-        recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``.
+        recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``;
+            the thread that computed the batch calls it before it takes the next one.
         max_inflight: Batches that compute at a time, each on a thread of its own.
         max_batch: Rows of a joined batch at most.
         max_wait_ms: How long a batch may grow while other batches compute; 0: a free worker never
@@ -113,7 +114,8 @@ class Engine:
 
         Returns:
             Its answer to come; ``cancel()`` works until a worker takes it.  It fails with
-            DeadlineExceeded, or with what the model raises on this very request.
+            DeadlineExceeded, told when a worker is free, or with what the model raises on this
+            very request.
 
         Raises:
             Rejected: too many requests wait, the deadline cannot be met, or the engine closes.
@@ -143,7 +145,9 @@ class Engine:
         return await asyncio.wrap_future(self.submit(*batch, deadline_s=deadline_s))
 
     def replace(self, served: nn.Module, *, stock: nn.Module | None = None) -> None:
-        """Answer with another model from the next batch on; returns when the old one is unused.
+        """Answer with another model from the next batch on; returns when no batch uses the old one.
+
+        Requests that were drawn for the shadow are still compared with the old one.
 
         Args:
             served: The new model.

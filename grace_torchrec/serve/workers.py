@@ -252,7 +252,10 @@ class _Worker:
             self.duties.queue.wake()
 
     def _show(self, requests: list[Request], answered: _Answered) -> None:
-        """Show answered requests to the recorder and the shadow; they delay nobody's answer."""
+        """Show answered requests to the recorder and the shadow.
+
+        Their own answers are out.  The recorder runs on this thread: the next batch waits for it.
+        """
         duties = self.duties
         if duties.observe is not None:
             try:
