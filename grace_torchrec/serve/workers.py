@@ -24,7 +24,7 @@ from grace_torchrec.serve.metrics import EngineMetrics
 from grace_torchrec.serve.outlook import Outlook
 from grace_torchrec.serve.request_form import blank_row
 from grace_torchrec.serve.request_queue import DeadlineExceeded, Request, RequestQueue, Taken
-from grace_torchrec.serve.shadow import Shadow
+from grace_torchrec.serve.shadow import Shadow, copied
 from grace_torchrec.serve.worker_streams import WorkerStream
 
 MOST_TRIES = 3  # of a request whose workers end
@@ -210,12 +210,13 @@ class _Worker:
 
     def _hand_out(self, requests: list[Request], answered: _Answered) -> None:
         """Settle the futures of answered requests."""
+        drawn = self._drawn(requests, answered)
         now_s = time.perf_counter()
         self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
         for request, answer in zip(requests, answered.answers, strict=True):
             answered.stream.hand_over(answer, request)
             _settle(request.future.set_result, answer)
-        self._show(requests, answered)
+        self._show(answered, drawn)
 
     def _computed(self, requests: list[Request], live: LiveModel, with_stock: bool) -> _Answered:
         """Return the answer to each request, computed as one batch.
@@ -251,8 +252,19 @@ class _Worker:
             self.streams.put(stream)
             self.duties.queue.wake()
 
-    def _show(self, requests: list[Request], answered: _Answered) -> None:
-        """Show answered requests to the recorder and the shadow.
+    def _drawn(self, requests: list[Request], answered: _Answered) -> list[tuple[Request, Any]]:
+        """Return the requests drawn for the shadow; their answers are copied, for they go out."""
+        shadow = self.duties.shadow
+        if shadow is None or answered.live.stock is None:
+            return []
+        return [
+            (request, copied(answer))
+            for request, answer in zip(requests, answered.answers, strict=True)
+            if shadow.draws()
+        ]
+
+    def _show(self, answered: _Answered, drawn: list[tuple[Request, Any]]) -> None:
+        """Show an answered batch to the recorder, and drawn requests to the shadow.
 
         Their own answers are out.  The recorder runs on this thread: the next batch waits for it.
         """
@@ -263,12 +275,10 @@ class _Worker:
                     duties.observe(bags)
             except Exception:  # a recorder's fault is none of the requests'
                 duties.metrics.count(observer_errors=1)
-        if duties.shadow is None or answered.live.stock is None:
-            return
         other = _other(answered.live, answered.with_stock)
-        for request, answer in zip(requests, answered.answers, strict=True):
-            if duties.shadow.draws():
-                duties.shadow.offer(request.batch, answer, other)
+        for request, answer in drawn:
+            assert duties.shadow is not None
+            duties.shadow.offer(request.batch, answer, other)
 
 
 def expire(taken: Taken, metrics: EngineMetrics) -> None:

@@ -5,11 +5,12 @@ import itertools
 import threading
 import time
 from concurrent.futures import CancelledError, Future, wait
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torchrec import KeyedJaggedTensor
+from torchrec import KeyedJaggedTensor, KeyedTensor
 
 import grace_torchrec as grace
 from grace_torchrec.serve.engine import Engine
@@ -57,6 +58,10 @@ def rows(*numbers: float) -> Tensor:
 
 def results(futures: list["Future[Tensor]"]) -> list[list[float]]:
     return [future.result(PATIENCE_S).tolist() for future in futures]
+
+
+def keyed(x: Tensor) -> KeyedTensor:
+    return KeyedTensor(["k"], [1], x[:, None])
 
 
 def test_requests_that_come_while_the_worker_is_busy_are_computed_together() -> None:
@@ -360,6 +365,27 @@ def test_the_shadow_counts_differences_and_keeps_the_worst() -> None:
     assert found.worst_difference == 1.5
     assert found.worst.batch[0].tolist() == [3]
     assert (found.worst.answer.tolist(), found.worst.other.tolist()) == ([6], [7.5])
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: {"a": [x, (x * 1,)]}, keyed])
+def test_the_shadow_compares_what_was_answered_not_what_a_caller_made_of_it(form) -> None:
+    class Formed(Double):
+        def forward(self, x: Tensor) -> Any:
+            return form(super().forward(x))
+
+    def write(future: "Future[Any]") -> None:
+        for leaf in torch.utils._pytree.tree_leaves(future.result()):
+            if isinstance(leaf, Tensor):
+                leaf.zero_()
+
+    model = Formed()
+    with Engine(model, stock=Formed(), shadow=1.0) as engine:
+        first = held(engine, model)
+        first.add_done_callback(write)
+        model.free.set()
+        engine.drain()
+        found = engine.metrics.snapshot().shadow
+    assert (found.compared, found.different) == (1, 0)
 
 
 def test_a_shadow_that_fails_is_counted_and_nobody_waits_for_it() -> None:
