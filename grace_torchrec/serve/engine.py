@@ -25,7 +25,7 @@ from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
 from grace_torchrec.serve.worker_streams import device_of, ready_event
-from grace_torchrec.serve.workers import Duties, Workers, expire
+from grace_torchrec.serve.workers import Duties, Workers, expire, fail
 
 CLOSES = "engine: it is closing and accepts no more requests"
 
@@ -39,7 +39,8 @@ class Engine:
     Args:
         served: What answers: a Served, or any module in eval mode.
         stock: The stock model, for ``use_stock`` and for the shadow.
-        recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``.
+        recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``;
+            the thread that computed the batch calls it before it takes the next one.
         max_inflight: Batches that compute at a time, each on a thread of its own.
         max_batch: Rows of a joined batch at most.
         max_wait_ms: How long a batch may grow while other batches compute; 0: a free worker never
@@ -86,6 +87,7 @@ class Engine:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
         self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0
         self._one_change = threading.Lock()
+        self._here = threading.local()  # holds: this thread computes with the live model
         self._max_inflight, self._max_batch = max_inflight, max_batch
         self._device = device_of(served)
         self._outlook = Outlook(max_inflight)
@@ -112,7 +114,8 @@ class Engine:
 
         Returns:
             Its answer to come; ``cancel()`` works until a worker takes it.  It fails with
-            DeadlineExceeded, or with what the model raises on this very request.
+            DeadlineExceeded, told when a worker is free, or with what the model raises on this
+            very request.
 
         Raises:
             Rejected: too many requests wait, the deadline cannot be met, or the engine closes.
@@ -142,16 +145,23 @@ class Engine:
         return await asyncio.wrap_future(self.submit(*batch, deadline_s=deadline_s))
 
     def replace(self, served: nn.Module, *, stock: nn.Module | None = None) -> None:
-        """Answer with another model from the next batch on; returns when the old one is unused.
+        """Answer with another model from the next batch on; returns when no batch uses the old one.
+
+        Requests that were drawn for the shadow are still compared with the old one.
 
         Args:
             served: The new model.
             stock: Its stock twin; default: the one there was.
 
         Raises:
-            NotSupported: a model is in training mode.
+            NotSupported: a model is in training mode, or a model that computes calls this.
         """
         expect_model("Engine.replace", served)
+        if getattr(self._here, "holds", False):
+            raise NotSupported(
+                "Engine.replace: called while this thread computes a batch, whose model it would "
+                "wait for; call it from a thread of yours, or from a future's callback"
+            )
         with self._one_change:
             old = self._live
             self._live = LiveModel(served, old.stock if stock is None else stock)
@@ -170,7 +180,12 @@ class Engine:
         self._with_stock = on
 
     def drain(self) -> None:
-        """Accept no more requests; return when all that were accepted have their answer."""
+        """Accept no more requests; return when all that were accepted have their answer.
+
+        Raises:
+            NotSupported: a thread of the engine calls this, as callbacks of futures do.
+        """
+        self._refuse_own_thread("drain")
         self._queue.close(CLOSES)
         self._workers.join()
         if self._shadow is not None:
@@ -181,12 +196,16 @@ class Engine:
 
         Args:
             cancel: Fail the requests that wait instead of computing them.
+
+        Raises:
+            NotSupported: a thread of the engine calls this, as callbacks of futures do.
         """
+        self._refuse_own_thread("close")
         self._queue.close(CLOSES)
         if cancel:
             for request in self._queue.remove_all():
                 if request.started or request.future.set_running_or_notify_cancel():
-                    request.future.set_exception(Rejected(CLOSES))
+                    fail(request, Rejected(CLOSES))
                 self.metrics.count(cancelled=1)
         self.drain()
         if self._shadow is not None:
@@ -205,6 +224,16 @@ class Engine:
         """Close: what was accepted is answered."""
         self.close()
 
+    def _refuse_own_thread(self, call: str) -> None:
+        """Refuse a call that waits for the engine's threads on one of them."""
+        thread = threading.current_thread()
+        on_shadow = self._shadow is not None and self._shadow.is_on(thread)
+        if on_shadow or self._workers.has(thread):
+            raise NotSupported(
+                f"Engine.{call}: called on a thread of the engine, such as by a future's callback, "
+                "which it would wait for; call it from a thread of yours"
+            )
+
     def _check_deadline(self, deadline_s: float) -> None:
         """Refuse a request that is expected to come too late."""
         start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
@@ -221,7 +250,11 @@ class Engine:
             live = self._live
             with live.used():
                 if live is self._live:  # else it was replaced before it was held
-                    yield live, self._with_stock
+                    self._here.holds = True
+                    try:
+                        yield live, self._with_stock
+                    finally:
+                        self._here.holds = False
                     return
 
     def _start_workers(self) -> None:

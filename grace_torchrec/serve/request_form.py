@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -146,7 +145,7 @@ def _blank(value: Any) -> Any:
             keys=bags.keys(),
             values=bags.values().new_empty(0),
             weights=None if weights is None else weights.new_empty(0),
-            lengths=torch.zeros(len(bags.keys()), dtype=bags.lengths().dtype),
+            lengths=bags.lengths().new_zeros(len(bags.keys())),
             stride=1,
         )
     if isinstance(value, dict):

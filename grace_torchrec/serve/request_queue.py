@@ -5,12 +5,14 @@ that it can be joined with.  A worker that is free takes what there is at once, 
 only while all workers are busy.
 """
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from grace_torchrec.errors import GraceError
@@ -85,6 +87,9 @@ class RequestQueue:
         self._changed = threading.Condition()
         self._sleepers = 0
         self._closed: str | None = None
+        # What waits is looked through only if something can leave: it may be long.
+        self._cancelled = threading.Event()
+        self._earliest_s = math.inf  # no request that waits is too late before
 
     def __len__(self) -> int:
         """Return how many requests wait."""
@@ -102,13 +107,13 @@ class RequestQueue:
         with self._changed:
             if self._closed is not None:
                 raise Rejected(self._closed)
-            gone = self._make_room() if len(self.waiting) >= self.max_queue else None
+            full = len(self.waiting) >= self.max_queue
+            gone = self._make_room() if full and self._can_make_room() else None
             if len(self.waiting) >= self.max_queue:
                 raise Rejected(
                     f"engine: {self.max_queue} requests wait already; send fewer, or try later"
                 )
-            self.waiting.append(request)
-            self.rows += request.form.rows
+            self._append(request)
             if self._sleepers:
                 self._changed.notify()
         return gone
@@ -168,10 +173,21 @@ class RequestQueue:
     def _let_grow(self) -> None:
         """Wait for company while other workers are busy, not longer than the bound."""
         while self.waiting and self.rows < self.max_batch and self._closed is None:
-            left_s = self.waiting[0].submitted_s + self.max_wait_s - time.perf_counter()
+            left_s = self._grows_until_s() - time.perf_counter()
             if left_s <= 0 or not self.others_busy():
                 return
             self._sleep(left_s)
+
+    def _grows_until_s(self) -> float:
+        """Return when a batch must start.
+
+        No deadline is to pass by growing: as much as growing may take stays before the earliest.
+        """
+        deadlines_s = (r.deadline_s for r in self.waiting if r.deadline_s is not None)
+        return min(
+            self.waiting[0].submitted_s + self.max_wait_s,
+            min(deadlines_s, default=math.inf) - self.max_wait_s,
+        )
 
     def _taken(self) -> Taken:
         """Take the first request that is to be computed, and those it can be joined with."""
@@ -203,8 +219,23 @@ class RequestQueue:
             rows += request.form.rows
         return Taken(requests, expired, cancelled)
 
+    def _append(self, request: Request) -> None:
+        """Add a request, and learn when it may leave."""
+        if not self.waiting:
+            self._earliest_s = math.inf
+        if request.deadline_s is not None:
+            self._earliest_s = min(self._earliest_s, request.deadline_s)
+        request.future.add_done_callback(partial(_note_cancelled, self._cancelled))
+        self.waiting.append(request)
+        self.rows += request.form.rows
+
+    def _can_make_room(self) -> bool:
+        """Tell whether a request may be waiting that nobody waits for any more."""
+        return self._cancelled.is_set() or self._earliest_s <= time.perf_counter()
+
     def _make_room(self) -> Taken:
         """Take out what nobody waits for any more."""
+        self._cancelled.clear()  # first: what is cancelled from here on is for the next look
         now_s = time.perf_counter()
         kept: deque[Request] = deque()
         expired: list[Request] = []
@@ -219,4 +250,14 @@ class RequestQueue:
                 cancelled += 1
         self.waiting = kept
         self.rows = sum(request.form.rows for request in kept)
+        self._earliest_s = min(
+            (r.deadline_s for r in kept if r.deadline_s is not None and not r.started),
+            default=math.inf,
+        )
         return Taken([], expired, cancelled)
+
+
+def _note_cancelled(cancelled: threading.Event, future: "Future[Any]") -> None:
+    """Note that a request that waits was cancelled; the future keeps nothing else of a queue."""
+    if future.cancelled():
+        cancelled.set()

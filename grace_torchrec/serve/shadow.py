@@ -103,6 +103,10 @@ class Shadow:
         counts = self.counts
         return ShadowCounts(**{**vars(counts), "left_out": self._left_out})
 
+    def is_on(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is the one that compares."""
+        return thread is self._thread
+
     def drain(self) -> None:
         """Wait until everything handed over was compared."""
         with self._changed:
@@ -143,6 +147,26 @@ class Shadow:
             counts["worst_difference"] = difference
             counts["worst"] = Worst(difference, batch, answer, wanted)
         return ShadowCounts(**counts)
+
+
+def copied(answer: Any) -> Any:
+    """Return an answer in memory of its own: whoever gets the other may write into it.
+
+    Args:
+        answer: Tensors and KeyedTensors in dicts, lists and tuples, which become plain dicts and
+            tuples: not every type of them can be made anew.  Anything else is kept.
+    """
+    if isinstance(answer, Tensor):
+        return answer.clone()
+    if isinstance(answer, KeyedTensor):
+        return KeyedTensor(
+            answer.keys(), answer.length_per_key(), answer.values().clone(), answer.key_dim()
+        )
+    if isinstance(answer, dict):
+        return {key: copied(value) for key, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return tuple(copied(value) for value in answer)
+    return answer
 
 
 def largest_difference(a: Any, b: Any) -> float:

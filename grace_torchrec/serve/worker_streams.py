@@ -45,16 +45,21 @@ class WorkerStream:
 
     @contextmanager
     def computing(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Make the stream current; inputs are ready in it, results at the end."""
+        """Make the stream current; inputs are ready in it, results at the end.
+
+        Also a batch that raises ends only once the stream is done: its inputs are freed then.
+        """
         if self.stream is None:
             yield
             return
-        with torch.cuda.stream(self.stream):
-            for request in requests:
-                if request.ready is not None:
-                    self.stream.wait_event(request.ready[0])
-            yield
-        self.stream.synchronize()
+        try:
+            with torch.cuda.stream(self.stream):
+                for request in requests:
+                    if request.ready is not None:
+                        self.stream.wait_event(request.ready[0])
+                yield
+        finally:
+            self.stream.synchronize()
 
     def hand_over(self, answer: Any, request: Request) -> None:
         """Keep an answer's memory until the caller's stream has used it."""

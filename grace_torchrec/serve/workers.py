@@ -9,8 +9,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -24,7 +24,7 @@ from grace_torchrec.serve.metrics import EngineMetrics
 from grace_torchrec.serve.outlook import Outlook
 from grace_torchrec.serve.request_form import blank_row
 from grace_torchrec.serve.request_queue import DeadlineExceeded, Request, RequestQueue, Taken
-from grace_torchrec.serve.shadow import Shadow
+from grace_torchrec.serve.shadow import Shadow, copied
 from grace_torchrec.serve.worker_streams import WorkerStream
 
 MOST_TRIES = 3  # of a request whose workers end
@@ -89,6 +89,11 @@ class Workers:
             for thread in alive:
                 thread.join()
 
+    def has(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is one of those that serve."""
+        with self._lock:
+            return thread in self._threads.values()
+
     def _spawn(self, place: int) -> None:
         """Start a thread; the lock is held."""
         name = f"grace-engine-{place}-{next(self._names)}"
@@ -116,13 +121,32 @@ class Workers:
             if request.tries < MOST_TRIES:
                 again.append(request)
             else:
-                _fail(request, error)
+                fail(request, error)
                 self.duties.metrics.count(failed=1)
         self.duties.metrics.count(restarts=1)
         if again:
             self.duties.queue.put_back(again)
         with self._lock:
             self._spawn(place)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """What was computed.
+
+    Attributes:
+        batch: The joined requests.
+        answers: To each request.
+        stream: Where they were computed.
+        live: What computed them.
+        with_stock: Whether its stock twin did.
+    """
+
+    batch: tuple[Any, ...]
+    answers: list[Any]
+    stream: WorkerStream
+    live: LiveModel
+    with_stock: bool
 
 
 class _Worker:
@@ -140,111 +164,144 @@ class _Worker:
         self.requests = taken.requests
         expire(taken, self.duties.metrics)
         if taken.requests:
-            with self.duties.live() as (live, with_stock):
-                self._answer(taken.requests, live, with_stock)
+            self._answer(taken.requests)
         self.requests = []
         return True
 
-    def _answer(self, requests: list[Request], live: LiveModel, with_stock: bool) -> None:
-        """Answer requests together; if that fails, each half by itself."""
-        if len(requests) > 1 and not live.splits:
+    def _answer(self, requests: list[Request]) -> None:
+        """Answer requests together; if that fails, each part by itself.
+
+        Futures are settled once the model is let go of: a callback may replace it.
+        """
+        with self.duties.live() as (live, with_stock):
+            tried = self._tried(requests, live, with_stock)
+        if isinstance(tried, _Answered):
+            self._hand_out(requests, tried)
+        elif len(requests) == 1:
+            self.duties.metrics.count(failed=1)
+            fail(requests[0], tried)
+        elif isinstance(tried, CannotSplit):
             for request in requests:
-                self._answer([request], live, with_stock)
-            return
-        try:
-            batch, answers, stream = self._computed(requests, live, with_stock)
-        except CannotSplit as error:
-            logger.warning(
-                "engine: requests are computed one by one, for the model returns %s", error
-            )
-            live.splits = False
-            self._answer(requests, live, with_stock)
-        except Exception as error:
-            if len(requests) == 1:
-                self.duties.metrics.count(failed=1)
-                _fail(requests[0], error)
-                return
+                self._answer([request])
+        else:
             self.duties.metrics.count(retried=1)
             half = len(requests) // 2
-            self._answer(requests[:half], live, with_stock)
-            self._answer(requests[half:], live, with_stock)
-        else:
-            now_s = time.perf_counter()
-            self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
-            for request, answer in zip(requests, answers, strict=True):
-                stream.hand_over(answer, request)
-                _settle(request.future.set_result, answer)
-            self._show(requests, answers, batch, live, with_stock)
+            self._answer(requests[:half])
+            self._answer(requests[half:])
 
-    def _computed(
+    def _tried(
         self, requests: list[Request], live: LiveModel, with_stock: bool
-    ) -> tuple[tuple[Any, ...], list[Any], WorkerStream]:
-        """Return the joined batch, the answer to each request, and where they were computed."""
-        rows = [request.form.rows for request in requests]
-        batches = [request.batch for request in requests]
-        if not any(rows):  # nothing but empty requests
-            batches, rows = [blank_row(batches[0]), *batches], [1, *rows]
-        batch = join(batches)
-        if not with_stock:
-            batch = live.prepare(batch)
-        output, stream = self._run(batch, requests, sum(rows), live, with_stock)
-        if len(rows) == 1:
-            return batch, [output], stream
-        return batch, split(output, rows)[-len(requests) :], stream
+    ) -> _Answered | Exception:
+        """Return the answers to requests that are computed together, or why there are none."""
+        try:
+            if len(requests) > 1 and not live.splits:
+                return CannotSplit("what it returned before")
+            return self._computed(requests, live, with_stock)
+        except CannotSplit as error:
+            if live.splits:
+                logger.warning(
+                    "engine: requests are computed one by one, for the model returns %s", error
+                )
+            live.splits = False
+            # one request was split only if it is empty: a blank row was computed beside it
+            return _empty_without_rows(error) if len(requests) == 1 else error
+        except Exception as error:
+            return error
 
-    def _run(
-        self,
-        batch: tuple[Any, ...],
-        requests: list[Request],
-        rows: int,
-        live: LiveModel,
-        with_stock: bool,
-    ) -> tuple[Any, WorkerStream]:
-        """Compute a batch on the next free stream."""
+    def _hand_out(self, requests: list[Request], answered: _Answered) -> None:
+        """Settle the futures of answered requests."""
+        drawn = self._drawn(requests, answered)
+        now_s = time.perf_counter()
+        self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
+        for request, answer in zip(requests, answered.answers, strict=True):
+            answered.stream.hand_over(answer, request)
+            _settle(request.future.set_result, answer)
+        self._show(answered, drawn)
+
+    def _computed(self, requests: list[Request], live: LiveModel, with_stock: bool) -> _Answered:
+        """Return the answer to each request, computed as one batch.
+
+        A CPU joins and rewrites before it waits for a stream: other batches compute meanwhile.
+        A GPU does so on the stream: inputs are ready there and nowhere else.
+        """
+        on_host = self.duties.device.type == "cpu"
+        batches, rows = _with_rows(requests)
+        if on_host:
+            batch = _prepared(batches, live, with_stock)
+        with self._stream(requests, sum(rows)) as stream:
+            if not on_host:
+                batch = _prepared(batches, live, with_stock)
+            output = live.compute(batch, with_stock=with_stock)
+            self.duties.metrics.count(batches=1, rows=sum(rows))
+            answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
+        return _Answered(batch, answers, stream, live, with_stock)
+
+    @contextmanager
+    def _stream(self, requests: list[Request], rows: int) -> Iterator[WorkerStream]:
+        """Hold the next free stream for a batch."""
         outlook = self.duties.outlook
         stream = self.streams.get()
         try:
             began_s = outlook.begin(stream.number, rows)
             try:
                 with stream.computing(requests):
-                    output = live.compute(batch, with_stock=with_stock)
+                    yield stream
             finally:
                 outlook.end(stream.number, rows, began_s)
         finally:
             self.streams.put(stream)
             self.duties.queue.wake()
-        self.duties.metrics.count(batches=1, rows=rows)
-        return output, stream
 
-    def _show(
-        self,
-        requests: list[Request],
-        answers: list[Any],
-        batch: tuple[Any, ...],
-        live: LiveModel,
-        with_stock: bool,
-    ) -> None:
-        """Show answered requests to the recorder and the shadow; they delay nobody's answer."""
+    def _drawn(self, requests: list[Request], answered: _Answered) -> list[tuple[Request, Any]]:
+        """Return the requests drawn for the shadow; their answers are copied, for they go out."""
+        shadow = self.duties.shadow
+        if shadow is None or answered.live.stock is None:
+            return []
+        return [
+            (request, copied(answer))
+            for request, answer in zip(requests, answered.answers, strict=True)
+            if shadow.draws()
+        ]
+
+    def _show(self, answered: _Answered, drawn: list[tuple[Request, Any]]) -> None:
+        """Show an answered batch to the recorder, and drawn requests to the shadow.
+
+        Their own answers are out.  The recorder runs on this thread: the next batch waits for it.
+        """
         duties = self.duties
         if duties.observe is not None:
             try:
-                for bags in bags_in(batch):
+                for bags in bags_in(answered.batch):
                     duties.observe(bags)
             except Exception:  # a recorder's fault is none of the requests'
                 duties.metrics.count(observer_errors=1)
-        if duties.shadow is None or live.stock is None:
-            return
-        for request, answer in zip(requests, answers, strict=True):
-            if duties.shadow.draws():
-                duties.shadow.offer(request.batch, answer, _other(live, with_stock))
+        other = _other(answered.live, answered.with_stock)
+        for request, answer in drawn:
+            assert duties.shadow is not None
+            duties.shadow.offer(request.batch, answer, other)
 
 
 def expire(taken: Taken, metrics: EngineMetrics) -> None:
     """Tell requests that they came too late, and count those that were cancelled."""
     for request in taken.expired:
-        _fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
+        fail(request, DeadlineExceeded("engine: the deadline passed before a worker was free"))
     if taken.expired or taken.cancelled:
         metrics.count(expired=len(taken.expired), cancelled=taken.cancelled)
+
+
+def _with_rows(requests: list[Request]) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """Return batches and their rows; where all are empty, a blank row comes first."""
+    batches = [request.batch for request in requests]
+    rows = [request.form.rows for request in requests]
+    if any(rows):
+        return batches, rows
+    return [blank_row(batches[0]), *batches], [1, *rows]
+
+
+def _prepared(batches: list[tuple[Any, ...]], live: LiveModel, with_stock: bool) -> tuple[Any, ...]:
+    """Join batches and, for the served model, rewrite them ahead."""
+    batch = join(batches)
+    return batch if with_stock else live.prepare(batch)
 
 
 def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any]:
@@ -258,7 +315,15 @@ def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any
     return compute
 
 
-def _fail(request: Request, error: BaseException) -> None:
+def _empty_without_rows(error: CannotSplit) -> GraceError:
+    """Return why an empty request has no answer: its part of the output cannot be told."""
+    return GraceError(
+        f"engine: an empty request has no answer of its own, for the model returns {error}; "
+        "give one row or more"
+    )
+
+
+def fail(request: Request, error: BaseException) -> None:
     """Give a request its error."""
     if not isinstance(error, Exception):
         error = GraceError(f"engine: workers ended while they had this request: {error!r}")

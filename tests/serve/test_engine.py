@@ -5,11 +5,12 @@ import itertools
 import threading
 import time
 from concurrent.futures import CancelledError, Future, wait
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torchrec import KeyedJaggedTensor
+from torchrec import KeyedJaggedTensor, KeyedTensor
 
 import grace_torchrec as grace
 from grace_torchrec.serve.engine import Engine
@@ -59,6 +60,10 @@ def results(futures: list["Future[Tensor]"]) -> list[list[float]]:
     return [future.result(PATIENCE_S).tolist() for future in futures]
 
 
+def keyed(x: Tensor) -> KeyedTensor:
+    return KeyedTensor(["k"], [1], x[:, None])
+
+
 def test_requests_that_come_while_the_worker_is_busy_are_computed_together() -> None:
     model = Double()
     with Engine(model, max_batch=4) as engine:
@@ -99,6 +104,17 @@ def test_a_batch_grows_while_another_computes_and_starts_when_that_is_done() -> 
         model.free.set()
         assert results([first, *waits, late]) == [[200], [2], [4], [8]]
     assert sorted(map(len, model.batches)) == [1, 1, 3]
+
+
+def test_a_batch_does_not_grow_past_a_deadline() -> None:
+    model = Double()
+    with Engine(model, max_inflight=2, max_wait_ms=3_600_000, max_batch=3) as engine:
+        first = held(engine, model)
+        waits, hurried = engine.submit(rows(1)), engine.submit(rows(2), deadline_s=600)
+        assert model.entered.acquire(timeout=PATIENCE_S)
+        assert not first.done()
+        model.free.set()
+        assert results([first, waits, hurried]) == [[200], [2], [4]]
 
 
 def test_only_the_request_that_cannot_be_answered_fails() -> None:
@@ -231,6 +247,24 @@ def test_closing_with_cancel_fails_what_waits() -> None:
     assert results([first]) == [[200]]
 
 
+def test_closing_with_cancel_fails_what_waits_whatever_a_callback_raises() -> None:
+    def leaves(_: "Future[Tensor]") -> None:
+        raise SystemExit("a callback ends its thread")
+
+    model = Double()
+    engine = Engine(model)
+    first = held(engine, model)
+    waits = [engine.submit(rows(k)) for k in range(3)]
+    waits[0].add_done_callback(leaves)
+    waits[-1].add_done_callback(lambda _: model.free.set())
+    try:
+        engine.close(cancel=True)
+    finally:
+        model.free.set()
+    assert all(isinstance(future.exception(PATIENCE_S), Rejected) for future in waits)
+    assert results([first]) == [[200]]
+
+
 def test_batches_keep_their_model_and_replacing_waits_for_them() -> None:
     old, new = Double(), Double(3)
     with Engine(old) as engine:
@@ -245,6 +279,67 @@ def test_batches_keep_their_model_and_replacing_waits_for_them() -> None:
         replacing.join(PATIENCE_S)
         assert results([first, second]) == [[200], [3]]
     assert engine.metrics.snapshot().replaced == 1
+
+
+def test_a_callback_may_replace_the_model() -> None:
+    model = Double()
+    engine = Engine(model)
+    first = held(engine, model)
+    replaced = threading.Event()
+
+    def replace(_: "Future[Tensor]") -> None:
+        engine.replace(Double(3))
+        replaced.set()
+
+    first.add_done_callback(replace)
+    model.free.set()
+    assert replaced.wait(PATIENCE_S)
+    assert results([engine.submit(rows(1))]) == [[3]]
+    engine.close()
+
+
+@pytest.mark.parametrize("call", [Engine.close, Engine.drain])
+def test_a_callback_may_not_wait_for_its_own_thread(call) -> None:
+    model = Double()
+    with Engine(model) as engine:
+        first = held(engine, model)
+        refused: Future[str] = Future()
+
+        def stop(_: "Future[Tensor]") -> None:
+            try:
+                call(engine)
+            except grace.NotSupported as error:
+                refused.set_result(str(error))
+
+        first.add_done_callback(stop)
+        model.free.set()
+        assert "called on a thread of the engine" in refused.result(PATIENCE_S)
+        assert results([engine.submit(rows(1))]) == [[2]]  # the door is still open
+
+
+def test_a_shadow_may_not_wait_for_its_own_thread() -> None:
+    class Closes(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            with pytest.raises(grace.NotSupported, match="called on a thread of the engine"):
+                engine.close()
+            return super().forward(x)
+
+    with Engine(Double(), stock=Closes(), shadow=1.0) as engine:
+        assert results([engine.submit(rows(1))]) == [[2]]
+        engine.drain()
+        assert engine.metrics.snapshot().shadow.compared == 1
+
+
+def test_a_model_that_computes_may_not_replace_itself() -> None:
+    class Replaces(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            engine.replace(Double())
+            return x
+
+    with Engine(Replaces()) as engine:
+        asked = engine.submit(rows(1))
+        with pytest.raises(grace.NotSupported, match="while this thread computes a batch"):
+            asked.result(PATIENCE_S)
 
 
 def test_the_stock_model_answers_while_it_is_asked_for() -> None:
@@ -272,6 +367,27 @@ def test_the_shadow_counts_differences_and_keeps_the_worst() -> None:
     assert (found.worst.answer.tolist(), found.worst.other.tolist()) == ([6], [7.5])
 
 
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: {"a": [x, (x * 1,)]}, keyed])
+def test_the_shadow_compares_what_was_answered_not_what_a_caller_made_of_it(form) -> None:
+    class Formed(Double):
+        def forward(self, x: Tensor) -> Any:
+            return form(super().forward(x))
+
+    def write(future: "Future[Any]") -> None:
+        for leaf in torch.utils._pytree.tree_leaves(future.result()):
+            if isinstance(leaf, Tensor):
+                leaf.zero_()
+
+    model = Formed()
+    with Engine(model, stock=Formed(), shadow=1.0) as engine:
+        first = held(engine, model)
+        first.add_done_callback(write)
+        model.free.set()
+        engine.drain()
+        found = engine.metrics.snapshot().shadow
+    assert (found.compared, found.different) == (1, 0)
+
+
 def test_a_shadow_that_fails_is_counted_and_nobody_waits_for_it() -> None:
     stock = Double()
     stock.hold()
@@ -296,6 +412,19 @@ def test_a_model_whose_output_has_no_rows_serves_request_by_request() -> None:
         futures = [engine.submit(rows(k, k)) for k in range(4)]
         model.free.set()
         assert results([first, *futures]) == [200, 0, 4, 8, 12]
+
+
+def test_an_empty_request_to_a_model_without_rows_fails_and_says_why() -> None:
+    class Total(Double):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum()
+
+    with Engine(Total()) as engine:
+        for _ in range(2):
+            with pytest.raises(grace.GraceError, match="an empty request has no answer"):
+                engine.submit(rows()).result(PATIENCE_S)
+        assert results([engine.submit(rows(1, 2))]) == [6]
+    assert engine.metrics.snapshot().failed == 2
 
 
 class Notes:

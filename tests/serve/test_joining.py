@@ -164,6 +164,13 @@ def test_malformed_requests_are_refused_at_the_door(batch, says) -> None:
         form_of(batch)
 
 
+def test_a_blank_row_is_on_the_device_of_the_bags() -> None:
+    meta = bags_of([([1], [2])], weighted=True).to(torch.device("meta"))
+    (blank,) = blank_row((meta,))
+    parts = (blank.values(), blank.weights(), blank.lengths())
+    assert {part.device.type for part in parts} == {"meta"}
+
+
 def test_a_blank_row_is_of_the_same_kind_and_any_model_takes_it() -> None:
     batch = (torch.zeros(0, 3), bags_of([], weighted=True), [{"x": torch.zeros(0).long()}], "text")
     blank = blank_row(batch)

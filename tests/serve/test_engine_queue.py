@@ -1,0 +1,78 @@
+"""A full queue looks through what waits only if something of it can leave."""
+
+import math
+import time
+
+import pytest
+import torch
+
+from grace_torchrec.serve.request_form import form_of
+from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
+
+
+def request(deadline_s: float | None = None) -> Request:
+    batch = (torch.zeros(1),)
+    now_s = time.perf_counter()
+    return Request(batch, form_of(batch), now_s, None if deadline_s is None else now_s + deadline_s)
+
+
+class Looks(RequestQueue):
+    """A queue for two requests that counts how often it looks through them."""
+
+    def __init__(self) -> None:
+        super().__init__(max_queue=2, max_batch=8, max_wait_s=0, others_busy=lambda: False)
+        self.looks = 0
+
+    def _make_room(self):
+        self.looks += 1
+        return super()._make_room()
+
+
+@pytest.fixture
+def full() -> tuple[Looks, Request]:
+    queue, first = Looks(), request(3600)
+    queue.put(first)
+    queue.put(request())
+    return queue, first
+
+
+def rejected(queue: RequestQueue) -> None:
+    with pytest.raises(Rejected, match="2 requests wait already"):
+        queue.put(request())
+
+
+def test_a_rejection_does_not_look_through_what_waits(full) -> None:
+    queue, _ = full
+    for _ in range(3):
+        rejected(queue)
+    assert queue.looks == 0
+
+
+def test_a_cancelled_request_makes_room_once(full) -> None:
+    queue, first = full
+    assert first.future.cancel()
+    gone = queue.put(request())
+    assert gone is not None
+    assert gone.cancelled == 1
+    rejected(queue)
+    assert queue.looks == 1
+
+
+def test_a_late_request_makes_room_once(full) -> None:
+    queue, _ = full
+    queue.take()
+    late = request(-1)
+    queue.put(late)
+    queue.put(request())
+    gone = queue.put(request())
+    assert gone is not None
+    assert gone.expired == [late]
+    rejected(queue)
+    assert queue.looks == 1
+
+
+def test_deadlines_of_requests_that_were_taken_are_forgotten(full) -> None:
+    queue, _ = full
+    queue.take()
+    queue.put(request())
+    assert queue._earliest_s == math.inf
