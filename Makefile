@@ -80,7 +80,7 @@ $(READY): $(wildcard requirements/*.txt) requirements/fbgemm-gpu-shim/pyproject.
 		|| { [ -e $(READY) ] && [ "$$(cat $(READY))" != "$(CURDIR)" ]; }; \
 		then rm -rf $(READY) $(BIN) && $(PYTHON) -m venv --clear .venv; fi
 	@rm -f $(READY) && touch $(STARTED)
-	{ $(INSTALL); } || { rm -f $(STARTED); exit 1; }
+	@{ $(INSTALL); } || { rm -f $(STARTED); exit 1; }
 	@rm -f $(STARTED) && echo "$(CURDIR)" > $(READY)
 
 # What only `make docs` needs is installed when it is first asked for.
