@@ -88,6 +88,7 @@ def convert(
     types = row_types(plan, row_dtype)
     if sharding is not None:
         check_spread(sharding, {t.spec.name: types[key] for key, t in plan.tables.items()})
+        sharding = sharding.as_planned(plan.memory.uvm)
     scripting = target == "torchscript"
     conversion = Conversion(
         target, types, streams, 1 if scripting else slots, plan.options.bad_ids, strict

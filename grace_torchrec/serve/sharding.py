@@ -8,7 +8,7 @@ Bad ids are dealt with by rewriting, for all kernels alike, so table batches che
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -51,9 +51,10 @@ class Spread:
         device: ``cpu``, or ``cuda`` (written for it and not yet run on one).
         row_wise: Names of tables whose rows are divided over all devices.
         host_memory: How a GPU reads tables planned for host memory: in place (``uvm``) or through
-            a cache of rows in HBM (``uvm_caching``).
+            a cache of rows in HBM (``uvm_caching``); None: as the memory of the plan says.
         cache_load_factor: Share of a cached table's rows that the cache holds.
-        uvm_host_mapped: Allocate host memory mapped (True) or managed by the driver.
+        uvm_host_mapped: Allocate host memory mapped (True) or managed by the driver; None: as the
+            memory of the plan says.
 
     Raises:
         GraceError: a value is unknown or out of range.
@@ -62,9 +63,9 @@ class Spread:
     world_size: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     row_wise: tuple[str, ...] = ()
-    host_memory: HostMemory = "uvm"
+    host_memory: HostMemory | None = None
     cache_load_factor: float = 0.2
-    uvm_host_mapped: bool = True
+    uvm_host_mapped: bool | None = None
 
     def __post_init__(self) -> None:
         """Check every field once."""
@@ -72,7 +73,7 @@ class Spread:
             raise GraceError(f"sharding: world_size must be 1 or more, got {self.world_size!r}")
         if self.device not in ("cpu", "cuda"):
             raise GraceError(f"sharding: device must be 'cpu' or 'cuda', got {self.device!r}")
-        if self.host_memory not in get_args(HostMemory):
+        if self.host_memory not in (None, *get_args(HostMemory)):
             raise GraceError(
                 f"sharding: host_memory must be one of {get_args(HostMemory)}, got {self.host_memory!r}"
             )
@@ -81,6 +82,16 @@ class Spread:
                 f"sharding: cache_load_factor must be in 0..1, got {self.cache_load_factor!r}"
             )
 
+    def as_planned(self, uvm: str) -> "Spread":
+        """Fill in what was left to the plan.
+
+        Args:
+            uvm: Of the plan's memory: ``managed``, ``host_mapped`` or ``cached``.
+        """
+        mapped = uvm != "managed" if self.uvm_host_mapped is None else self.uvm_host_mapped
+        planned: HostMemory = "uvm_caching" if uvm == "cached" else "uvm"
+        return replace(self, host_memory=self.host_memory or planned, uvm_host_mapped=mapped)
+
     def kernel(self, tier: str, family: Family = "quant") -> str:
         """Return fbgemm's kernel for a table of a tier.
 
@@ -88,7 +99,7 @@ class Spread:
             tier: ``hbm`` or ``host``.
             family: ``quant`` for inference, ``fused`` for DistributedModelParallel.
         """
-        return family if tier == "hbm" else f"{family}_{self.host_memory}"
+        return family if tier == "hbm" else f"{family}_{self.host_memory or 'uvm'}"
 
     def fused_params(self, *, split_scale: bool) -> dict[str, Any]:
         """Return what TorchRec hands on to the table batches.
@@ -102,7 +113,7 @@ class Spread:
             FUSED_PARAM_QUANT_STATE_DICT_SPLIT_SCALE_BIAS: split_scale,
             FUSED_PARAM_BOUNDS_CHECK_MODE: BoundsCheckMode.NONE,
             FUSED_PARAM_LENGTHS_TO_OFFSETS_LOOKUP: False,
-            "uvm_host_mapped": self.uvm_host_mapped,
+            "uvm_host_mapped": self.uvm_host_mapped is not False,
             "cache_load_factor": self.cache_load_factor,
             "gather_uvm_cache_stats": self.host_memory == "uvm_caching" and self.device == "cuda",
         }

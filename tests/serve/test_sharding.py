@@ -4,6 +4,8 @@ Without CUDA the kernels' memories are seen in two ways: built on the CPU, where
 host memory, and built as for CUDA with the table batch itself made on the meta device (recorded).
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torchrec.distributed import batched_embedding_kernel, quant_embedding_kernel
@@ -195,3 +197,24 @@ def test_every_memory_counts_where_a_device_is_the_emptiest():
             shard_collection(inner, {one.name: tier}, sharding, held)
         ranks.append([size // 12 for size in held])  # rows of 8 values, a scale and a bias
     assert ranks == [[64, 0], [64, 32]]
+
+
+@pytest.mark.parametrize(
+    ("uvm", "host_memory", "mapped"),
+    [("managed", "uvm", False), ("host_mapped", "uvm", True), ("cached", "uvm_caching", True)],
+)
+def test_what_is_not_said_is_as_the_plan_was_priced(
+    uvm, host_memory, mapped, model_of, plan_for, served_of
+):
+    planned = Spread().as_planned(uvm)
+    assert (planned.host_memory, planned.uvm_host_mapped) == (host_memory, mapped)
+    assert planned.kernel("host") == f"quant_{host_memory}"
+    said = Spread(host_memory="uvm", uvm_host_mapped=not mapped)
+    assert said.as_planned(uvm) == said
+    model = model_of()
+    plan = plan_for(model)
+    plan = replace(plan, memory=replace(plan.memory, uvm=uvm))
+    served = served_of(model, plan, row_dtype="int8", sharding=Spread())
+    built = [part for part in served.modules() if hasattr(part, "uvm_host_mapped")]
+    assert built
+    assert {part.uvm_host_mapped for part in built} == {mapped}
