@@ -1,9 +1,8 @@
-"""Numba core of the candidates: a heap of pairs, the greatest key first, ties to the lower pair.
+"""Numba core of a heap of pairs: the greatest key first, ties to the lower pair.
 
-Flow: called by the merging cores.  Ties are settled by the pair itself, so what comes out does
+Flow: called by ``_queue_core``, which holds the candidates of merging, and by ``_subset_core``.  Ties are settled by the pair itself, so what comes out does
 not depend on the order in which pairs went in.  A pair of tokens is one int64, the greater token
 in the upper half.
-Shapes: N items, T tokens, K partners.
 """
 
 from typing import Any
@@ -13,7 +12,6 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 HALF = 32

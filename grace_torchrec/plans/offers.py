@@ -95,7 +95,8 @@ def offer_of(
                 continue
             size = f" first={share:g}" if share < 1 else ""
             name, key = f"{one.parameter}{size}".strip(), (one.method, "", sums.num_sums)
-            # More bags make more sums, which would push rows out of HBM that were judged in it.
+            # Several sizes: rows compete for HBM. There, the more sums that more bags make would push
+            # rows out that were judged in it.
             first = partial(one.first, share, sums.num_sums if len(shares) > 1 else None)
             options[key] = SumsOption(one.method, name, sums, first)
             if apart and not isinstance(sums.code, SetCode):
