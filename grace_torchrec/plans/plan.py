@@ -55,6 +55,9 @@ class Prediction:
         stock_hbm_s: Seconds the stock table keeps HBM busy with the same bags; its memory is the one
             that is best for all stock tables together.
         stock_host_s: The same for host memory.
+
+    Raises:
+        GraceError: a number is out of range, or does not follow from the others.
     """
 
     ids: int
@@ -131,6 +134,10 @@ class TablePlan:
         curve: Cuts by budget, bags rewritten in line and ahead; empty where nothing was fitted.
         sum_reads_R: int64, how often the validation bags read each stored sum; empty if not known.
             These bags took part in the last fit, so that no sum of them is missing.
+
+    Raises:
+        GraceError: parts do not belong together: verdict and sums, method and code, placement and
+            the bytes of what is stored.
     """
 
     spec: TableSpec
@@ -263,6 +270,10 @@ class Plan:
         profile_fingerprint: Short hash of the profile the plan was made from.
         sharding: Which rank holds what, where the plan was made for ranks; ``memory`` is then that
             of all of them together.
+
+    Raises:
+        GraceError: a key names another table, the tables do not fit in ``memory``, or ``sharding``
+            is of other tables.
     """
 
     tables: Mapping[str, TablePlan]
