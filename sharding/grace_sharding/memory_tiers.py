@@ -185,20 +185,6 @@ def machine_names() -> tuple[str, ...]:
     return tuple(_sheets())
 
 
-def machine_source(machine: str, tier: TierName) -> str:
-    """Where the numbers of a named machine come from, and whether the rate is a peak or usable.
-
-    Raises:
-        MemoryModelError: the machine is unknown or lacks that tier.
-    """
-    sheet = _sheets().get(machine, {}).get(tier)
-    if sheet is None:
-        raise MemoryModelError(
-            f"machine {machine!r} with tier {tier!r}: unknown, machines are {', '.join(machine_names())}"
-        )
-    return f"{sheet['source']} ({sheet['rate']} rate used)"
-
-
 @cache
 def _sheets() -> dict[str, dict[str, dict[str, Any]]]:
     """Read ``machines.json`` once."""
