@@ -136,12 +136,12 @@ class MemoryModel:
 
     @property
     def hbm(self) -> Tier | None:
-        """The fast tier, if the machine has one."""
+        """HBM, if the machine has it."""
         return next((tier for tier in self.tiers if tier.name == "hbm"), None)
 
     @property
     def host(self) -> Tier:
-        """The host tier."""
+        """Host memory."""
         return next(tier for tier in self.tiers if tier.name == "host")
 
     @property

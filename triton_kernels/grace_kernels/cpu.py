@@ -99,6 +99,7 @@ def rewrite_counted(
 
     Raises:
         BadId: an id is outside the table under RAISE.
+        ValueError: the codes are of a table of another size.
     """
     ids_L = cast(Ids, np.ascontiguousarray(ids_L))
     offsets_B1 = np.ascontiguousarray(offsets_B1)
