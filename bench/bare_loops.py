@@ -1,4 +1,4 @@
-"""Bare loops: the least that memory lets a hot path do, with nothing of the product around it.
+"""Bare loops: the least that memory lets a hot path do, and single steps of the product.
 
 Flow: the rows, codes and pairs that a hot path reads -> *loops* that only read or increment them ->
 the ``limits`` case, which times them in turn with the product.  A loop gives no useful result; it
@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from grace_kernels._jit import jit
-from grace_kernels._llvm import CACHE_LINE, load_i64, prefetch
+from grace_kernels._llvm import CACHE_LINE, call_sum, load_i64, prefetch
+from grace_kernels._prefetch import QUEUE_SIZE
+from grace_kernels._rewrite import CHUNK_IDS, end_of_chunk, longest_bag
+from grace_kernels._split_ids import make_split, split_chunk
 from grace_kernels.packed_codes import WORD_SHIFT, rank_in_word
+from grace_kernels.reference import RAISE
 
 U = np.uintp  # numba leaves out the wrap-around of negative indices
 BAGS_A_STEP, COUNTERS_A_LINE = 8, 16
@@ -38,6 +42,24 @@ def touch_rows(addresses_R: Any, row_bytes: int, ahead: int) -> Any:
         for line in range(here, here + row_bytes, CACHE_LINE):
             total ^= load_i64(line)
     return total
+
+
+@jit
+def sum_known(sum_at: int, addresses_R: Any, ends_B1: Any, out_at: int, out_bytes: int) -> Any:
+    """Add up the rows of every bag, whose addresses are known: the product's inner loop alone.
+
+    Args:
+        sum_at: Address of a function of ``_sum_rows``, which prefetches.
+        addresses_R: int64 address of each row, and ``AHEAD`` more of any row.
+        ends_B1: Where bags end in ``addresses_R``.
+        out_at: Address of the output.
+        out_bytes: Bytes of an output row.
+    """
+    at = addresses_R.ctypes.data
+    for bag in range(ends_B1.size - 1):
+        out = out_at + bag * out_bytes
+        call_sum(sum_at, at, 0, ends_B1[bag], ends_B1[bag + 1], out, np.float32(1.0))
+    return ends_B1.size
 
 
 @jit
@@ -87,6 +109,26 @@ def increment_clusters(
         for place in range(found):
             counters[U((aside[U(place)] >> 3) & last_slot)] += 1
     return counters[0]
+
+
+@jit
+def split_all(ids_L: Any, offsets_B1: Any, table: Any) -> Any:
+    """Do the first pass of rewriting alone: ids that share no cluster leave, the others get codes.
+
+    Args:
+        ids_L: Raw ids.
+        offsets_B1: Start of each bag.
+        table: Of ``table_of_row_ids``.
+    """
+    bags, total, first = offsets_B1.size - 1, 0, 0
+    split = make_split(CHUNK_IDS + longest_bag(offsets_B1, 0, bags), CHUNK_IDS + 1)
+    queue = np.zeros(QUEUE_SIZE, np.int64)
+    while first < bags:
+        last = end_of_chunk(offsets_B1, first, bags)
+        split_chunk(ids_L, offsets_B1, first, last, table, RAISE, False, split, queue)
+        total += split[3][last - first]
+        first = last
+    return total
 
 
 @jit

@@ -4,10 +4,13 @@ Flow: bags with a known share of saved reads -> lookups and rewriting, a trace's
 each takes turns with the bare loops of :mod:`bench.bare_loops` over the very rows, codes and counters
 that it uses.  ``distance`` is the product's time over the limit's of the same round, one thread.
 
-- ``ahead``: one word of every cache line of the rows that it reads, asked for early (random gather).
+- ``ahead``: one word of every cache line of the rows that it reads, asked for early (random gather);
+  ``ahead_op`` is the same without the module, ``ahead_sums`` the rows added up, at known addresses.
+  ``call_us``: what a call costs whose bags are empty, right after rows were gathered.
 - ``fused``: that, and the codes of its ids with one increment for each of them.  ``fused_gather`` is
   its distance from the gather of rows alone.
-- ``rewrite``: the code of every id and one increment for each; ``rewrite_codes``: the codes alone.
+- ``rewrite``: the code of every id and one increment for each; ``rewrite_codes``: the codes alone;
+  ``split`` is the first of its two passes.
 - ``pairs``: one increment for each two ids of a bag, of the counters that counting increments, their
   cache lines cleared and every edge written, where lines and edges are known before (``known``);
   ``pairs_increments``: the increments alone.
@@ -15,7 +18,9 @@ Without ``--rows`` a table has four times the bytes of the last cache.
 Shapes: N rows, D dimension, L ids, P increments.
 """
 
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from bench.bare_loops import (
     BAGS_A_STEP,
@@ -31,6 +37,8 @@ from bench.bare_loops import (
     count_known,
     increment_clusters,
     increment_partners,
+    split_all,
+    sum_known,
     touch_codes,
     touch_rows,
     touched_lines,
@@ -38,20 +46,31 @@ from bench.bare_loops import (
 from bench.cases.lookup import REWRITTEN_ITEMS, default_rows, made_bags, times_of
 from bench.grouped_bags import GroupedBags
 from bench.inputs import load_trace
-from bench.lookup_entrants import Entrant, make_entrants, make_rewriting, make_table
+from bench.lookup_entrants import (
+    Entrant,
+    Table,
+    make_entrants,
+    make_pooling,
+    make_rewriting,
+    make_table,
+)
 from bench.measure import machine
 from bench.run import emit
 from grace_kernels._merge import num_slots
+from grace_kernels._places import table_of_row_ids
+from grace_kernels._sum_rows import AHEAD, FLOAT32, sum_function
 from grace_kernels.cpu import rewrite_counted
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
 from grace_torchrec.grouping import _pair_core
 from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.modules.rewrite_ahead import rewrite_one
 from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
 MOST_INCREMENTS = 1 << 26  # of the items whose pairs are counted
+EMPTY_BAGS, CALLS = 512, 60
 Times = dict[str, Samples]
 
 
@@ -62,11 +81,19 @@ def lookup_limits(bags: GroupedBags, num_rows: int, dim: int, rounds: int) -> di
     table = make_table(bags, num_rows, dim)
     made = make_entrants(bags, table, "fused")
     entrants = {name: made[name] for name in ("fused", "ahead")}
+    entrants["ahead_op"] = make_pooling(bags, table)
     weight, stored = table.ours.weight(0), table.ours.stored(0, "host")
-    rows = [
-        _addresses(weight, stored, rewrite_counted(*_arrays(batch), None, table.codes, num_rows, RAISE)[1])
+    rewritten = [
+        rewrite_counted(*_arrays(batch), None, table.codes, num_rows, RAISE)
         for batch in bags.batches
-    ]  # fmt: skip
+    ]
+    rows = [_addresses(weight, stored, parts[1]) for parts in rewritten]
+    padded = [np.append(of_batch, np.full(AHEAD, of_batch[-1])) for of_batch in rows]
+    out = torch.empty(bags.batches[0][1].numel() - 1, dim)
+    known = sum_function(dim, FLOAT32, False, True), out.data_ptr(), 4 * dim
+    entrants["ahead_sums"] = _returning(
+        lambda k: sum_known(known[0], padded[k], rewritten[k][2], *known[1:])
+    )
     gathers = {
         f"gather {ahead}": _returning(lambda k, ahead=ahead: touch_rows(rows[k], 4 * dim, ahead))
         for ahead in DISTANCES
@@ -78,15 +105,51 @@ def lookup_limits(bags: GroupedBags, num_rows: int, dim: int, rounds: int) -> di
     found = {
         "fused": times["fused"],
         "ahead": times["ahead"],
+        "ahead_op": times["ahead_op"],
+        "ahead_sums": times["ahead_sums"],
         "gather": gather,
         "gather_and_increments": both,
     }
     distances = {
         "ahead": times["ahead"].over(gather),
+        "ahead_op": times["ahead_op"].over(gather),
+        "ahead_sums": times["ahead_sums"].over(gather),
         "fused": times["fused"].over(both),
         "fused_gather": times["fused"].over(gather),
     }
-    return _result(found, distances, _ids(bags)) | {"rows": num_rows, "dim": dim}
+    calls = call_costs(table, rows[0], CALLS)
+    return _result(found, distances, _ids(bags)) | {"call_us": calls, "rows": num_rows, "dim": dim}
+
+
+def call_costs(table: Table, rows: npt.NDArray[np.int64], rounds: int) -> dict[str, Any]:
+    """Return microseconds of a call that has nothing to look up, right after rows were gathered.
+
+    The gather has filled the second cache level, as one batch does before the next: a call finds
+    its code and its objects further away than in a loop of calls.
+
+    Args:
+        table: Its forms are called with bags that are empty.
+        rows: Addresses that are gathered before each call.
+        rounds: Calls of each form.
+    """
+    lengths = torch.zeros(EMPTY_BAGS, dtype=torch.int64)
+    bags = KeyedJaggedTensor(keys=["f"], values=lengths[:0], lengths=lengths)
+    calls: dict[str, Callable[[], object]] = {
+        "stock_ebc": lambda: table.stock(bags),
+        "fused": lambda: table.ours(bags),
+        "ahead": partial(table.ahead, rewrite_one(bags, {"": table.ahead})),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(-1, rounds):
+        for name, call in calls.items():
+            touch_rows(
+                rows, table.stock.embedding_bag_configs()[0].embedding_dim * 4, DISTANCES[-1]
+            )
+            start = time.perf_counter()
+            call()
+            if turn >= 0:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: Samples(np.array(values) * 1e6).summary() for name, values in seconds.items()}
 
 
 def rewriting_limits(bags: GroupedBags, rounds: int) -> dict[str, Any]:
@@ -99,9 +162,12 @@ def rewriting_limits(bags: GroupedBags, rounds: int) -> dict[str, Any]:
     entrants |= {
         "codes": _returning(lambda k: touch_codes(batches[k][0], codes.words_W, padded)),
         "increments": _increments(bags, codes),
+        "split": _returning(lambda k: split_all(*batches[k], table)),
     }
+    table = table_of_row_ids(codes.num_items, codes, None)
     times = times_of(entrants, len(batches), rounds, seed=0)
     distances = {
+        "split": times["split"].over(times["codes"]),
         "rewrite": times["rewrite"].over(times["increments"]),
         "rewrite_ordered": times["rewrite_ordered"].over(times["increments"]),
         "rewrite_codes": times["rewrite"].over(times["codes"]),

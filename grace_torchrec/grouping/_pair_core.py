@@ -6,6 +6,8 @@ counters, others through a mark for each touched cache line of counters.
 Shapes: B bags, B1 = B + 1, N items, N1 = N + 1, L ids, E directed edges.
 """
 
+# mypy: disable-error-code="call-arg"
+
 import numpy as np
 import numpy.typing as npt
 
