@@ -100,7 +100,7 @@ def count_pairs(
 def _count_row(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s) -> None:
     """Add the ids of ``bags`` to the counters."""
     for place in range(bags.size):
-        _prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
+        prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
         bag = bags[place]
         for at in range(offsets_B1[bag], offsets_B1[bag + 1]):
             seen_N[U(ids_L[U(at)])] += 1
@@ -112,7 +112,7 @@ def _count_sparse_row(
 ) -> None:
     """Add the ids of ``bags`` to the counters and mark the groups that they lie in."""
     for place in range(bags.size):
-        _prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
+        prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
         bag = bags[place]
         for at in range(offsets_B1[bag], offsets_B1[bag + 1]):
             partner = np.int64(ids_L[U(at)])
@@ -121,7 +121,7 @@ def _count_sparse_row(
 
 
 @jit(inline=True)
-def _prefetch_bag(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, place: int) -> None:
+def prefetch_bag(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, place: int) -> None:
     """Ask for the first two cache lines of a bag that comes later: bags lie anywhere."""
     if place < bags.size:
         at = ids_L.ctypes.data + ids_L.itemsize * offsets_B1[bags[place]]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._pair_core import BAGS_AHEAD, U, prefetch_bag
 from grace_torchrec.grouping._token_core import count_shared, set_bits
 
 Int32s = npt.NDArray[np.int32]
@@ -49,16 +50,43 @@ def count_partners(
     counts = np.zeros(num_items, np.int32)
     touched = np.empty(num_items + 1, np.int32)
     for item in range(first, num_items, step):
-        num_touched = 0
-        for place in range(indptr_N1[item], indptr_N1[item + 1]):
-            at = offsets_B1[bags_L[place]]
-            while ranks_L[at] < item:
-                partner = ranks_L[at]
-                touched[num_touched] = partner
-                num_touched += counts[partner] == 0
-                counts[partner] += 1
-                at += 1
+        bags = bags_L[indptr_N1[item] : indptr_N1[item + 1]]
+        num_touched = _count_before(offsets_B1, ranks_L, bags, item, least, counts, touched)
         keep_best(touched[:num_touched], counts, least, partners_NK[item], counts_NK[item])
+        _clear_before(offsets_B1, ranks_L, bags, item, counts)
+
+
+@jit
+def _count_before(
+    offsets_B1: Int64s, ranks_L: Int32s, bags: Int32s, item: int, least: int,
+    counts_N: Int32s, enough: Int32s,
+) -> int:  # fmt: skip
+    """Count the lower ranks in ``bags``; write those that reach ``least``; return how many do."""
+    num = 0
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ranks_L, bags, place + BAGS_AHEAD)
+        at = offsets_B1[bags[place]]
+        while ranks_L[U(at)] < item:
+            partner = U(ranks_L[U(at)])
+            count = counts_N[partner] + 1
+            counts_N[partner] = count
+            enough[U(num)] = partner
+            num += count == least
+            at += 1
+    return num
+
+
+@jit
+def _clear_before(
+    offsets_B1: Int64s, ranks_L: Int32s, bags: Int32s, item: int, counts_N: Int32s
+) -> None:
+    """Clear the counters of the lower ranks in ``bags``."""
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ranks_L, bags, place + BAGS_AHEAD)
+        at = offsets_B1[bags[place]]
+        while ranks_L[U(at)] < item:
+            counts_N[U(ranks_L[U(at)])] = 0
+            at += 1
 
 
 @jit
