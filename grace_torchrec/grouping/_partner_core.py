@@ -151,31 +151,31 @@ def keep_best(
     enough = 0
     highest = np.int64(0)
     for item in touched:
-        enough += counts_N[item] >= least
-        highest = max(highest, np.int64(counts_N[item]))
+        enough += counts_N[U(item)] >= least
+        highest = max(highest, np.int64(counts_N[U(item)]))
     threshold, ties = np.int64(least), np.int64(room)
     if enough > room:  # the K-th highest count, and how many of that count fit
         histogram = np.zeros(highest + 1, np.int32)
         for item in touched:
-            histogram[counts_N[item]] += 1
+            histogram[U(counts_N[U(item)])] += 1
         threshold = highest
         while histogram[threshold] < ties:
             ties -= histogram[threshold]
             threshold -= 1
     kept, num_equal = 0, 0
     for item in touched:
-        count = counts_N[item]
-        counts_N[item] = 0
+        count = counts_N[U(item)]
+        counts_N[U(item)] = 0
         if count > threshold or (enough <= room and count == threshold):
-            partners_K[kept] = item
-            counts_K[kept] = count
+            partners_K[U(kept)] = item
+            counts_K[U(kept)] = count
             kept += 1
         elif count == threshold:
-            touched[num_equal] = item  # read already: what is written lies behind
+            touched[U(num_equal)] = item  # read already: what is written lies behind
             num_equal += 1
     if enough > room:
         for item in np.sort(touched[:num_equal])[:ties]:
-            partners_K[kept] = item
+            partners_K[U(kept)] = item
             counts_K[kept] = threshold
             kept += 1
     partners_K[kept:] = -1
