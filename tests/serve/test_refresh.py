@@ -106,7 +106,9 @@ class Clock:
 
 def refresher_of(model, target, clock=None, **options) -> tuple[Refresher, TraceRecorder]:
     clock = clock or Clock()
-    recorder = TraceRecorder(model, max_bags=600, half_life_bags=200.0, clock=clock)
+    recorder = TraceRecorder(
+        model, max_bags=600, half_life_bags=200.0, max_overhead=None, clock=clock
+    )
     refresher = Refresher(
         model, target, recorder, grace.MemoryModel.named("h200"),
         example=(WORLDS[0][0],), clock=clock, **{"options": OPTIONS, **options},
@@ -167,7 +169,7 @@ def test_ids_of_one_bag_count_in_the_drift(first) -> None:
 def test_a_recorder_that_is_attached_to_what_is_served_follows(first) -> None:
     model, served = converted(first)
     clock = Clock()
-    recorder = TraceRecorder(served, max_bags=600, clock=clock)
+    recorder = TraceRecorder(served, max_bags=600, max_overhead=None, clock=clock)
     refresher = Refresher(
         model, served, recorder, grace.MemoryModel.named("h200"), OPTIONS,
         example=(WORLDS[0][0],), clock=clock,

@@ -14,6 +14,11 @@ from grace_torchrec.traces.recorder_files import HALF_LIVES
 from grace_torchrec.traces.snapshots import Snapshots
 
 
+def recorder_of(model: nn.Module, **options) -> TraceRecorder:
+    """A recorder that looks at every batch, unless it is told otherwise."""
+    return TraceRecorder(model, **{"max_overhead": None, **options})
+
+
 def model_of(rows: int = 50, name: str = "t_item", is_weighted: bool = False) -> nn.Module:
     table = EmbeddingBagConfig(
         name=name, num_embeddings=rows, embedding_dim=4, feature_names=["item"]
@@ -30,24 +35,28 @@ def pairs(first: int, count: int) -> KeyedJaggedTensor:
 
 
 def held_keys(recorder: TraceRecorder) -> list[float]:
-    return sorted(-entry.minus_key for entry in recorder._held["t_item"].entries)
+    return sorted(-entry.minus_key for entry in recorder._sample.reservoirs["t_item"].entries)
 
 
 @pytest.mark.parametrize("options", [{}, {"half_life_bags": 30.0}], ids=["equal", "decayed"])
 def test_a_resumed_recorder_goes_on_where_the_saved_one_stood(tmp_path, options) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, max_bags=60, min_support=1, **options)
+    recorder = recorder_of(model, max_bags=60, min_support=1, **options)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
-    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **options)
+    again = TraceRecorder.resume(
+        tmp_path / "p", model, max_bags=60, min_support=1, max_overhead=None, **options
+    )
     assert held_keys(again) == held_keys(recorder)
     assert again.stats.bags_seen == recorder.stats.bags_seen == 600
     assert again.profile().fingerprint() == recorder.profile().fingerprint()
     again.observe(pairs(0, 200))
-    mine = again._held["t_item"]
+    mine = again._sample.reservoirs["t_item"]
     assert len(mine.entries) == 60
-    assert mine.limit <= recorder._held["t_item"].limit or options  # keys are rescaled in decay
+    assert (
+        mine.limit <= recorder._sample.reservoirs["t_item"].limit or options
+    )  # keys are rescaled in decay
 
 
 HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s": 3.0}]
@@ -57,7 +66,7 @@ HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s":
 @pytest.mark.parametrize("asked", HALVES, ids=str)
 def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, asked) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, max_bags=60, min_support=1, **saved)
+    recorder = recorder_of(model, max_bags=60, min_support=1, **saved)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
@@ -65,7 +74,9 @@ def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, a
         with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
             TraceRecorder.resume(tmp_path / "p", model, **asked)
         return
-    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **asked)
+    again = TraceRecorder.resume(
+        tmp_path / "p", model, max_bags=60, min_support=1, max_overhead=None, **asked
+    )
     before = held_keys(again)
     again.observe(pairs(0, 2000))
     assert held_keys(again) != before
@@ -75,7 +86,7 @@ def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, a
 @pytest.mark.parametrize("asked", HALVES[:2], ids=str)
 def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, asked) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=1, **saved)
+    recorder = recorder_of(model, min_support=1, **saved)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
@@ -92,11 +103,11 @@ def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, a
 def test_profiles_of_ranks_merge(tmp_path) -> None:
     model = model_of()
     for rank in (0, 1):
-        recorder = TraceRecorder(model, min_support=1)
+        recorder = recorder_of(model, min_support=1)
         recorder.observe(pairs(30 * rank, 30))
         recorder.save(tmp_path / f"rank{rank}")
     merged = grace.Profile.merged(grace.Profile.load(tmp_path / f"rank{rank}") for rank in (0, 1))
-    whole = TraceRecorder(model, min_support=1)
+    whole = recorder_of(model, min_support=1)
     whole.observe(pairs(0, 60))
     assert merged.fingerprint() == whole.profile().fingerprint()
 
@@ -106,7 +117,7 @@ def test_profiles_of_ranks_merge(tmp_path) -> None:
     ids=["rows", "name", "weights"],
 )  # fmt: skip
 def test_another_model_is_refused(tmp_path, other) -> None:
-    recorder = TraceRecorder(model_of())
+    recorder = recorder_of(model_of())
     recorder.observe(pairs(0, 200))
     recorder.save(tmp_path / "p")
     with pytest.raises(grace.PlanMismatch, match="t_item"):
@@ -123,7 +134,7 @@ def test_a_profile_that_no_recorder_wrote_is_refused(tmp_path) -> None:
 
 def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=1).snapshots(tmp_path / "p", interval_s=0.01)
+    recorder = recorder_of(model, min_support=1).snapshots(tmp_path / "p", interval_s=0.01)
     recorder.observe(pairs(0, 40))
     deadline = time.monotonic() + 30
     while recorder.stats.snapshots < 2 and time.monotonic() < deadline:
@@ -143,7 +154,7 @@ def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -
     assert recorder.stats.snapshots == taken + 1
     assert grace.Profile.load(tmp_path / "q").fingerprint() == saved.fingerprint()
     with pytest.raises(grace.GraceError, match="interval_s"):
-        TraceRecorder(model).snapshots(tmp_path / "q", interval_s=0)
+        recorder_of(model).snapshots(tmp_path / "q", interval_s=0)
 
 
 def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
@@ -164,7 +175,7 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
 
 
 def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
     left = tmp_path / ".p.grace-part-abc12_x8"
@@ -180,7 +191,7 @@ def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
 
 
 def test_a_reader_puts_the_old_folder_back_and_removes_nothing(tmp_path, monkeypatch) -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
 
@@ -205,7 +216,7 @@ def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, can_
     if not can_exchange:
         monkeypatch.setattr(artifact, "_exchange", lambda one, other: False)
     for count in (10, 20):
-        recorder = TraceRecorder(model_of(), min_support=1)
+        recorder = recorder_of(model_of(), min_support=1)
         recorder.observe(pairs(0, count))
         recorder.save(tmp_path / "p")
     assert grace.Profile.load(tmp_path / "p").tables["t_item"].trace.num_bags == 20
