@@ -11,6 +11,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 
 import grace_torchrec as grace
 from grace_torchrec.serve import refresh as refresh_module
+from grace_torchrec.serve import refresh_proof
 from grace_torchrec.serve.refresh import Refresher
 from grace_torchrec.serve.refresh_record import Refresh
 from grace_torchrec.traces.recorder import TraceRecorder
@@ -291,7 +292,7 @@ def test_a_model_that_computes_something_else_is_not_served(first, monkeypatch) 
         return made
 
     monkeypatch.setattr(refresh_module, "convert", wrong)
-    monkeypatch.setattr(refresh_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(refresh_proof, "WAIT_S", 0.0)
     record = refresher.refresh_now()
     assert record.outcome == "failed"
     assert "times as far from the stock model" in record.error
@@ -345,7 +346,7 @@ def test_a_proof_between_the_rows_and_their_delta_is_taken_again(first, monkeypa
     served = grace.convert(model, first[1], example=(WORLDS[0][0],))
     refresher, recorder = refresher_of(model, served)
     observe(recorder, WORLDS[1])
-    prove, told, deltas = refresh_module.prove, [], []
+    prove, told, deltas = refresh_proof.prove, [], []
 
     def between(*arguments):
         """Rows are written before the first proof, and published after the second."""
@@ -357,8 +358,8 @@ def test_a_proof_between_the_rows_and_their_delta_is_taken_again(first, monkeypa
             refresher.publish_delta({"t_item": deltas[0]})
         return proof
 
-    monkeypatch.setattr(refresh_module, "prove", between)
-    monkeypatch.setattr(refresh_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(refresh_proof, "prove", between)
+    monkeypatch.setattr(refresh_proof, "WAIT_S", 0.0)
     record = refresher.refresh_now()
     assert (record.outcome, record.reason) == ("flipped", "caught up with 1 deltas"), record.error
     assert told == [False, False, True]
@@ -370,7 +371,7 @@ def test_deltas_that_come_faster_than_proofs_end_in_a_failure(first, monkeypatch
     served = grace.convert(model, first[1], example=(WORLDS[0][0],))
     refresher, recorder = refresher_of(model, served)
     observe(recorder, WORLDS[1])
-    prove, proofs = refresh_module.prove, []
+    prove, proofs = refresh_proof.prove, []
 
     def trained(*arguments):
         """Rows are written and published during every proof."""
@@ -380,11 +381,11 @@ def test_deltas_that_come_faster_than_proofs_end_in_a_failure(first, monkeypatch
         refresher.publish_delta({"t_item": delta})
         return proofs[-1]
 
-    monkeypatch.setattr(refresh_module, "prove", trained)
+    monkeypatch.setattr(refresh_proof, "prove", trained)
     record = refresher.refresh_now()
     assert record.outcome == "failed"
     assert "deltas come faster than proofs" in record.error
-    assert len(proofs) == refresh_module.PROOFS
+    assert len(proofs) == refresh_proof.PROOFS
     assert refresher.served is served
 
 
