@@ -46,9 +46,11 @@ class Place:
         self._model, self._recorder = model, recorder
         self._engine = target if isinstance(target, Serves) else None
         self._served = served
+        self._served, self._is_owner_known = served, False
         if self._engine is not None:
             with suppress(TypeError):  # an engine of somebody's own that takes no weak references
                 _OWNERS[self._engine] = weakref.ref(self)
+                self._is_owner_known = True
 
     def check(self) -> None:
         """Refuse to go on where another refresher has taken the engine over.
@@ -59,8 +61,7 @@ class Place:
         Raises:
             GraceError: one has.
         """
-        owner = _OWNERS.get(self._engine) if self._engine is not None else None
-        if owner is not None and owner() is not self:
+        if self._is_owner_known and _OWNERS[self._engine]() is not self:
             raise GraceError(
                 "Refresher: another Refresher serves this engine now; stop this one and use that"
             )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, cast
 
+from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.live_batches import LiveBatch, bags_in, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
@@ -53,7 +54,7 @@ class TraceRecorder:
 
     Raises:
         NotSupported: the model holds no collection, or two tables of the same name.
-        GraceError: a number is out of range.
+        GraceError: the model is none, or a number is out of range.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class TraceRecorder:
         seed: int = 0,
         clock: Callable[[], float] = steady_time,
     ) -> None:
+        expect_model("TraceRecorder", model)
         if min(max_bags, max_ids, max_bag_ids, min_support) < 1 or max_bag_ids > max_ids:
             raise GraceError(
                 "recorder: give max_bags, max_ids, max_bag_ids and min_support of 1 or more, and "

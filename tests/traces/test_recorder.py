@@ -270,3 +270,20 @@ def test_a_model_without_collections_is_refused() -> None:
         recorder_of(nn.Linear(2, 2))
     with pytest.raises(grace.NotSupported, match="two tables are called 't_item'"):
         recorder_of(nn.Sequential(model_of(), model_of()))
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 3, nn.Linear, [nn.Linear(2, 2)]], ids=str)
+def test_what_is_no_model_is_refused(wrong) -> None:
+    with pytest.raises(grace.GraceError, match="TraceRecorder: model is a"):
+        TraceRecorder(wrong)
+    with pytest.raises(grace.GraceError, match="TraceRecorder: model is a"):
+        TraceRecorder.resume("nowhere", wrong)
+
+
+def test_support_is_of_the_whole_sample_also_where_only_late_bags_are_asked_for() -> None:
+    now = [1.0]
+    recorder = recorder_of(model_of(), min_support=2, clock=lambda: now[0])
+    recorder.observe(batch_of({"shop": [[1], [4]]}))
+    now[0] = 2.0
+    recorder.observe(batch_of({"shop": [[1, 3], [2]]}))
+    assert bags_of(recorder.profile(since_s=1.0).tables["t_shop"].trace) == [[1]]
