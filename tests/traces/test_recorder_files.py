@@ -1,6 +1,9 @@
 """What a recorder writes is a profile, whole at any time, and enough to go on."""
 
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -172,6 +175,42 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
     assert snapshots.written
     assert snapshots.error == ""
     snapshots.close()
+
+
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 4096])
+def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path, most_bytes: int) -> None:
+    recorder = recorder_of(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.save(tmp_path / "p")
+    recorder.observe(pairs(0, 2000))
+    with (
+        full_disk(most_bytes),
+        pytest.raises(grace.GraceError, match=r"p: cannot be written: .*too large"),
+    ):
+        recorder.save(tmp_path / "p")
+    assert TraceRecorder.resume(tmp_path / "p", model_of()).stats.bags_seen == 10
+    assert [found.name for found in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_place_that_cannot_be_written_is_told_in_the_stats(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = recorder_of(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.snapshots(tmp_path / "file" / "p", interval_s=60)
+    recorder.close()  # takes the last snapshot
+    assert recorder.stats.snapshots == 0
+    assert "cannot be written" in recorder.stats.last_error
 
 
 def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
