@@ -150,7 +150,7 @@ def in_turns(number: int) -> bool:
 
 
 def sampled(dear: Callable[[int], bool], seed: int) -> Iterator[int]:
-    """Record 24,000 batches: the dear ones hold items 5..9 and cost a look 40 times as much."""
+    """Record 12,000 batches: the dear ones hold items 5..9 and cost a look 40 times as much."""
     table = EmbeddingBagConfig(
         name="t", num_embeddings=ITEMS, embedding_dim=4, feature_names=["item"]
     )
@@ -167,17 +167,17 @@ def sampled(dear: Callable[[int], bool], seed: int) -> Iterator[int]:
     )  # fmt: skip
     recorder._budget = world.budget
     kinds = [[batch_of(rng, range(first, first + 5)) for _ in range(8)] for first in (0, 5)]
-    for number in range(24_000):
+    for number in range(12_000):
         world.now += 1 * MS
         cost = 4 * MS if dear(number) else 0.1 * MS
         recorder.observe(rng.choice(kinds[dear(number)]))
     assert recorder.stats.bags_held == 60
-    assert recorder.stats.batches_passed > 12_000
-    assert recorder.stats.bags_seen == pytest.approx(24_000 * BAGS, rel=0.35)
+    assert recorder.stats.batches_passed > 6000
+    assert recorder.stats.bags_seen == pytest.approx(12_000 * BAGS, rel=0.4)
     return iter(recorder.profile().tables["t"].trace.counts().tolist())
 
 
-RUNS = 24
+RUNS = 16
 
 
 @pytest.mark.parametrize("dear", [in_phases, in_turns], ids=lambda dear: dear.__name__)
