@@ -274,9 +274,9 @@ def test_a_model_without_collections_is_refused() -> None:
 
 @pytest.mark.parametrize("wrong", ["x", None, 3, nn.Linear, [nn.Linear(2, 2)]], ids=str)
 def test_what_is_no_model_is_refused(wrong) -> None:
-    with pytest.raises(grace.GraceError, match="TraceRecorder: model is .*; an nn.Module"):
+    with pytest.raises(grace.GraceError, match=r"TraceRecorder: model is .*; an nn\.Module"):
         TraceRecorder(wrong)
-    with pytest.raises(grace.GraceError, match="TraceRecorder: model is .*; an nn.Module"):
+    with pytest.raises(grace.GraceError, match=r"TraceRecorder: model is .*; an nn\.Module"):
         TraceRecorder.resume("nowhere", wrong)
 
 
