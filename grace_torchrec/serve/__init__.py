@@ -14,5 +14,6 @@ Read in this order:
 - requests: engine, request_queue, request_form, joining, workers, worker_streams, live_model (what
   answers now), shadow, outlook (when could one start);
 - what became of them: metrics, prometheus;
-- new plans: drift, refresh, refresh_record, proof, serving_place, background.
+- new plans: drift, refresh, refresh_deltas, refresh_proof and proof, refresh_record, serving_place,
+  background.
 """
