@@ -48,7 +48,7 @@ from grace_torchrec.views.profile_text import profile_lines
     "names_file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Number the items: by this file (the name of row 0, of row 1 ..., one a line) where it is "
-    "there; else by first appearance, and write it. Text as ids: in interactions only.",
+    "there; else by first appearance, and write it. Text files may then hold any words as ids.",
 )
 @click.option(
     "--skip-bad-lines", is_flag=True, help="Leave out lines that cannot be read, and count them."
