@@ -96,7 +96,11 @@ class LazyGroup(click.Group):
 )
 @click.version_option(grace_torchrec.__version__, prog_name=PROGRAM)
 def cli() -> None:
-    """Store the partial sums that a TorchRec model's embedding lookups ask for again and again."""
+    """Store the partial sums that a TorchRec model's embedding lookups ask for again and again.
+
+    Results go to standard output. What takes long says on standard error what it does: at once on a
+    terminal, in a line every 30 seconds elsewhere.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -64,6 +64,7 @@ def plan(
     options = PlanOptions(budget=budget, rewriting=rewriting)  # type: ignore[arg-type]
     profile = Profile.load(profile_folder)
     with progress_to_stderr() as progress:
+        progress(f"making {model}")
         made = api.plan(load_model(model).model, profile, machine, options, progress=progress)
     made.save(out)
     if as_json:

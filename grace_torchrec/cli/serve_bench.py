@@ -81,7 +81,7 @@ def serve_bench(
 
     SERVED is a folder of convert (give its code with --model), MODEL is package.module:function.
     """
-    from grace_torchrec.loadtest.rounds import Settings, load_test
+    from grace_torchrec.loadtest.rounds import Settings, chosen_entrants, load_test
 
     if (pattern is None) != (rate is None):
         raise click.UsageError("--open and --rate go together.")
@@ -93,6 +93,7 @@ def serve_bench(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
         workers, seed=seed,
     )  # fmt: skip
+    chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")
         subject = _subject(what, code, trace, rows)

@@ -16,6 +16,8 @@ from grace_torchrec.cli.main import cli
         (["dlrm", "--trace", "x.npz"], "--trace is for the model of histories"),
         (["nobody", "--rounds", "1"], "not one of"),
         (["dlrm"], "give each argument one row"),
+        (["no:model", "--entrants", "stok"], "no entrant 'stok'; there are plain, "),  # the first
+        (["no:model", "--entrants", "ours_recorded"], "needs a recorder; pass --recorder"),
     ],
 )
 def test_wrong_calls(arguments, says) -> None:
