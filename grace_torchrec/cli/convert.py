@@ -51,7 +51,7 @@ def convert(
     loaded = Plan.load(plan)
     with progress_to_stderr() as progress:
         progress(f"making {model}")
-        given = load_model(model)
+        given = load_model(model, to_plan=True)
         progress(f"converting {model}")
         served = convert_model(
             given.model, loaded, example=given.batches[0], streams=streams, target=target,

@@ -127,13 +127,13 @@ def _subject(what: str | None, code: str | None, trace: Path | None, rows: int) 
     if trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
     if not Path(what).is_dir():
-        given = load_model(what)
+        given = load_model(what, to_plan=True)
         return model_subject(what, given.model, given.batches, rows=rows)
     if code is None:
         raise click.UsageError(
             "a SERVED folder holds no code: give --model package.module:function"
         )
-    given = load_model(code)
+    given = load_model(code, to_plan=True)
     served = grace.load_served(what, given.model, example=given.batches[0])
     return model_subject(what, given.model, given.batches, served=served, rows=rows)
 
