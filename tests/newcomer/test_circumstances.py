@@ -22,7 +22,7 @@ LETTERS = {
 def test_eight_gib_are_enough(stranger, first_run, demo_folder):
     """Every command is ended that passes 8 GiB (see conftest); the largest two were seen at work."""
     plan = stranger.run(
-        f"grace-torchrec plan dlrm --profile {demo_folder / 'profile'} --memory a40 -o of-8-gib"
+        f"grace-torchrec plan my.module:make --profile {demo_folder / 'profile'} --memory a40 -o eight"
     )
     for ran in (first_run, plan):
         assert ran.peak_bytes > 100 << 20, f"{ran.command}: nobody watched it"
@@ -61,7 +61,8 @@ def test_without_fbgemm_the_rest_says_what_it_needs(stranger, without_torchrec, 
         told = without_torchrec.run(f"grace-torchrec {command} {arguments[command]}", code=2)
         assert told.out == ""
         assert told.err.count("\n") == 1
-        assert "'grace-torchrec doctor' says how to mend it" in told.err
+        assert told.err.startswith("error: ")
+        assert "torchrec" in told.err
 
 
 def test_nothing_is_writable_but_the_working_folder(stranger, empty):
