@@ -63,7 +63,7 @@ def test_an_error_of_the_users_own_code_is_not_dressed_up():
 @pytest.mark.parametrize("command", ["plan", "convert", "serve-bench"])
 def test_bundled_models_have_nothing_to_plan(command):
     """They are plain torch; it is said before the model is made, and by help."""
-    with pytest.raises(GraceError, match="'bst': is not package.module:function, .* have none"):
+    with pytest.raises(GraceError, match=r"'bst': is not package.module:function, .* have none"):
         load_model("bst", to_plan=True)
     told = CliRunner().invoke(cli, [command, "--help"]).output
     assert "package.module:function" in told
