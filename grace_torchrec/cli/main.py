@@ -4,6 +4,8 @@ Each sub-command lives in a file of its own and is imported when it is called, s
 no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
 """
 
+import codecs
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -108,7 +110,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
     Errors go to standard error on one line, so standard output holds results only.
     """
+    codecs.register_error("grace-show", _shown)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="grace-show")
     sys.exit(_run(args))
+
+
+def _shown(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Show what the terminal's encoding lacks: bytes of a path as they are, letters as escapes."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("backslashreplace")(error)
 
 
 def _run(args: Sequence[str] | None) -> int:

@@ -33,6 +33,7 @@ def test_help_needs_nothing(stranger, without_torchrec):
     for command in sub_commands(stranger):
         told = without_torchrec.run(f"grace-torchrec {command} --help")
         assert told.out.startswith("Usage: grace-torchrec")
+        assert told.out.isascii()  # so it can be shown everywhere
         assert told.err == ""
 
 
@@ -98,17 +99,14 @@ def test_nothing_is_writable_but_the_working_folder(stranger, empty):
     assert [path.name for path in work.iterdir()] == ["grace-demo"]
 
 
-@pytest.mark.parametrize("letters", LETTERS)
+@pytest.mark.parametrize("letters", ["ascii", "latin-1"])
 def test_other_letters(stranger, demo_folder, empty, letters):
     """Where a terminal knows no box or umlaut, text still comes out; files are UTF-8 everywhere."""
     given, plan = LETTERS[letters], demo_folder / "plan"
-    for command in ("", *sub_commands(stranger)):
-        stranger.run(f"grace-torchrec {command} --help", **given)
     demo = f"grace-torchrec demo --trace {stranger.folder / 'LOG'} --out {empty / 'demo'}"
     assert "outputs: equal" in stranger.run(demo, **given).out
-    for form in ("", "--wide", "--format markdown"):
+    for form in ("", "--format markdown"):
         assert "t_history" in stranger.run(f"grace-torchrec inspect {plan} {form}", **given).out
-        form = form.replace("--wide", "--json")
         stranger.run(f"grace-torchrec diff {plan} {empty / 'demo' / 'plan'} {form}", **given)
     page, picture = empty / "page.html", empty / "bst.svg"
     stranger.run(f"grace-torchrec report {plan} -o {page}", **given)
