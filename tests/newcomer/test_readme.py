@@ -42,7 +42,9 @@ def test_the_swap_in_a_plain_dlrm(stranger):
     )
     told = "\nprint(sorted(t for tables in swapped.modules.values() for t in tables))\n"
     script = stranger.folder / "swap.py"
-    script.write_text(setup + swap.replace("assert", "proof =") + told + "assert proof.equal\n")
+    script.write_text(
+        setup + "\n" + swap.replace("assert", "proof =") + told + "assert proof.equal\n"
+    )
     assert "t_item" in stranger.run("python swap.py").out
 
 
