@@ -81,7 +81,7 @@ def serve_bench(
 
     SERVED is a folder of convert (give its code with --model), MODEL is package.module:function.
     """
-    from grace_torchrec.loadtest.rounds import Settings, load_test
+    from grace_torchrec.loadtest.rounds import Settings, chosen_entrants, load_test
 
     if (pattern is None) != (rate is None):
         raise click.UsageError("--open and --rate go together.")
@@ -93,6 +93,7 @@ def serve_bench(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
         workers, seed=seed,
     )  # fmt: skip
+    chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")
         subject = _subject(what, code, trace, rows)
@@ -126,13 +127,13 @@ def _subject(what: str | None, code: str | None, trace: Path | None, rows: int) 
     if trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
     if not Path(what).is_dir():
-        given = load_model(what)
+        given = load_model(what, to_plan=True)
         return model_subject(what, given.model, given.batches, rows=rows)
     if code is None:
         raise click.UsageError(
             "a SERVED folder holds no code: give --model package.module:function"
         )
-    given = load_model(code)
+    given = load_model(code, to_plan=True)
     served = grace.load_served(what, given.model, example=given.batches[0])
     return model_subject(what, given.model, given.batches, served=served, rows=rows)
 

@@ -76,7 +76,7 @@ def load_test(
     Raises:
         GraceError: an entrant is unknown, or needs a recorder that is not given.
     """
-    chosen = _chosen(settings, recorder)
+    chosen = chosen_entrants(settings, recorder is not None)
     control = next((e for e in chosen.values() if e.processes > 1), None)
     models = Models(subject, settings.streams)
     clients = settings.clients if settings.pattern is None else (0,)
@@ -98,14 +98,22 @@ def load_test(
     return _result(subject, settings, clients, list(chosen), found)
 
 
-def _chosen(settings: Settings, recorder: Callable[[nn.Module], Any] | None) -> dict[str, Entrant]:
-    """Return the entrants that are asked for."""
+def chosen_entrants(settings: Settings, recorder: bool) -> dict[str, Entrant]:
+    """Return the entrants that are asked for; to call before what takes long.
+
+    Args:
+        settings: Names them.
+        recorder: Whether there is one.
+
+    Raises:
+        GraceError: an entrant is unknown, or needs a recorder that is not given.
+    """
     known = entrants(settings.max_batch, settings.inflight, settings.workers)
     names = settings.names or tuple(name for name in known if name != "ours_recorded")
     for name in names:
         if name not in known:
             raise GraceError(f"serve-bench: no entrant {name!r}; there are {', '.join(known)}")
-        if known[name].recorded and recorder is None:
+        if known[name].recorded and not recorder:
             raise GraceError(f"serve-bench: entrant {name!r} needs a recorder; pass --recorder")
     return {name: known[name] for name in names}
 
