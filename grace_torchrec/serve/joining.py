@@ -66,7 +66,7 @@ def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
     raise CannotSplit(f"an output of type {type(output).__name__}")
 
 
-def bags_in(batch: Any) -> list[KeyedJaggedTensor]:
+def original_bags(batch: Any) -> list[KeyedJaggedTensor]:
     """Return every KeyedJaggedTensor in nested arguments; of rewritten bags the original ones."""
     if isinstance(batch, RewrittenBatch):
         return [batch.bags]
@@ -74,7 +74,7 @@ def bags_in(batch: Any) -> list[KeyedJaggedTensor]:
         return [batch]
     if isinstance(batch, dict | list | tuple):
         inner = batch.values() if isinstance(batch, dict) else batch
-        return [bags for part in inner for bags in bags_in(part)]
+        return [bags for part in inner for bags in original_bags(part)]
     return []
 
 

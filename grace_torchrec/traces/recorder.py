@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Any, cast
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.live_batches import LiveBatch, LiveTable, bags_in, live_places
+from grace_torchrec.traces.live_batches import LiveBatch, LiveTable, bags_of_call, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.recorder_files import (
@@ -162,7 +162,7 @@ class TraceRecorder:
                 self._losses.add("dropped")
                 return
             try:
-                for bags in bags_in((batch,), {}):
+                for bags in bags_of_call((batch,), {}):
                     self._offer(LiveBatch(bags), self._names if tables is None else tuple(tables))
             finally:
                 self._one_at_a_time.release()
