@@ -137,5 +137,8 @@ def _left_s(until_s: float | None) -> float | None:
 def _end_all() -> None:
     """End the engines that nobody closed, before the interpreter takes their threads' ground."""
     until_s = time.monotonic() + EXIT_S
-    for crew in list(_open):
+    here = [crew for crew in _open if not crew.is_elsewhere()]
+    for crew in here:
+        crew.queue.close(CLOSES)
+    for crew in here:
         crew.close(timeout_s=_left_s(until_s))
