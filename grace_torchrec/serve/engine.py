@@ -6,6 +6,7 @@ computed together.  How workers and streams follow RecOS: docs/engine.md.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -128,12 +129,12 @@ class Engine:
         try:
             form = form_of(batch)
             now_s = time.perf_counter()
-            if deadline_s is not None and self._outlook.busy:
+            if deadline_s is not None:
                 self._check_deadline(deadline_s)
             until_s = None if deadline_s is None else now_s + deadline_s
             request = Request(batch, form, now_s, until_s, ready=ready_event(self._device))
             gone = self._queue.put(request)
-        except GraceError:
+        except Exception:  # also what a malformed request raises where it is looked at
             self.metrics.count(rejected=1)
             raise
         self.metrics.count(accepted=1)
@@ -225,6 +226,10 @@ class Engine:
 
     def _check_deadline(self, deadline_s: float) -> None:
         """Refuse a request that is expected to come too late."""
+        if math.isnan(deadline_s):
+            raise GraceError("request: deadline_s is not a number; give seconds, or None")
+        if not self._outlook.busy:
+            return
         start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
         if start_s > deadline_s:
             raise Rejected(

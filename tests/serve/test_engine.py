@@ -56,7 +56,7 @@ def test_a_free_worker_serves_at_once_even_if_batches_may_grow(double) -> None:
 
 def test_a_batch_grows_while_another_computes_and_starts_when_that_is_done(double) -> None:
     model = double()
-    with Engine(model, max_inflight=2, max_wait_ms=3_600_000, max_batch=3) as engine:
+    with Engine(model, max_inflight=2, max_wait_ms=float("inf"), max_batch=3) as engine:
         first = model.held_by(engine)
         waits = [engine.submit(rows(1)), engine.submit(rows(2))]
         assert not model.entered.acquire(timeout=0.05)
@@ -166,6 +166,20 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_the_door(double, monkeypatc
         fine = engine.submit(rows(2), deadline_s=3600)
         model.free.set()
         assert results([busy, fine]) == [[200], [4]]
+
+
+def test_a_deadline_that_is_no_number_is_refused(double) -> None:
+    with Engine(double()) as engine, pytest.raises(grace.GraceError, match="not a number"):
+        engine.submit(rows(1), deadline_s=float("nan"))
+    assert engine.metrics.snapshot().rejected == 1
+
+
+def test_what_cannot_be_looked_at_counts_as_rejected(double) -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    with Engine(double()) as engine, pytest.raises(RecursionError):
+        engine.submit(endless)
+    assert engine.metrics.snapshot().rejected == 1
 
 
 def test_a_cancelled_request_is_never_computed_and_a_started_one_cannot_be_cancelled(
