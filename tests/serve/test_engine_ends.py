@@ -211,6 +211,7 @@ def free_once_the_door_is_shut():
     except Rejected:
         free.set()
 
+crew.EXIT_S = 600.0
 free = threading.Event()
 engine = Engine(Adds().eval(), max_queue=10**9)
 for k in range(3):

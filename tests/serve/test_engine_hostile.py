@@ -21,7 +21,7 @@ from grace_torchrec.serve.engine import Engine
 
 KEYS, NUM_ROWS, PATIENCE_S = ("item", "seen", "shop"), 20, 600
 Request = tuple[Any, ...]
-pytestmark = pytest.mark.filterwarnings("ignore:.*quantized tensor:", "ignore:.*nested tensors are")
+pytestmark = pytest.mark.filterwarnings("ignore:.*quantized tensor:", "ignore:.*nested tensors")
 
 
 class Tagged(Tensor):

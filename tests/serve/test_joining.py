@@ -166,6 +166,7 @@ def test_an_output_without_a_row_for_each_row_is_not_split(output) -> None:
         split(output, [1, 2])
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
 def test_requests_of_other_structure_are_of_another_kind() -> None:
     dense, bags = torch.zeros(1, 3), bags_of([([1], [2])])
     kinds = [
