@@ -168,6 +168,23 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_the_door(double, monkeypatc
         assert results([busy, fine]) == [[200], [4]]
 
 
+def test_a_batch_that_fails_at_once_makes_none_look_fast(double, monkeypatch) -> None:
+    model, now = double(), [0.0]
+    monkeypatch.setattr(outlook, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    with Engine(model) as engine:
+        slow = model.held_by(engine)
+        now[0] = 10.0
+        model.free.set()
+        slow.result(PATIENCE_S)
+        for _ in range(20):
+            assert isinstance(engine.submit(rows(-1)).exception(PATIENCE_S), ValueError)
+            assert model.entered.acquire(timeout=PATIENCE_S)
+        busy = model.held_by(engine)
+        assert engine.metrics.snapshot().expected_start_ms == 10_000
+        model.free.set()
+        busy.result(PATIENCE_S)
+
+
 def test_a_deadline_that_is_no_number_is_refused(double) -> None:
     with Engine(double()) as engine, pytest.raises(grace.GraceError, match="not a number"):
         engine.submit(rows(1), deadline_s=float("nan"))
