@@ -53,7 +53,14 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 @click.option(
     "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Torch's."
 )
-@click.option("--recorder", is_flag=True, help="Add ours_recorded: a TraceRecorder looks on.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+    help="Largest difference to stock of a right answer; rows in fewer bits need more.",
+)  # fmt: skip
+@click.option(
+    "--recorder", is_flag=True,
+    help="Add ours_recorded, a TraceRecorder looks on; without --entrants beside stock and ours.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--figure", type=OutPath(in_folder=True), help="Picture of latency by clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -72,6 +79,7 @@ def serve_bench(
     inflight: int,
     workers: int,
     threads: int,
+    tolerance: float,
     recorder: bool,
     seed: int,
     figure: Path | None,
@@ -91,7 +99,7 @@ def serve_bench(
         names = (*(names or ("stock", "ours")), "ours_recorded")
     settings = Settings(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
-        workers, seed=seed,
+        workers, tolerance=tolerance, seed=seed,
     )  # fmt: skip
     chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.live_batches import LiveBatch, bags_in, live_places
+from grace_torchrec.traces.live_batches import LiveBatch, bags_of_call, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
 from grace_torchrec.traces.live_sample import Limits, LiveSample, held_of
 from grace_torchrec.traces.profile import Profile
@@ -252,7 +252,7 @@ class TraceRecorder:
     def _look(self, batch: Any, names: tuple[str, ...]) -> None:
         """Offer every bag of a batch to the sample of its table; the time is counted."""
         try:
-            for bags in bags_in((batch,), {}):
+            for bags in bags_of_call((batch,), {}):
                 self._sample.offer(LiveBatch(bags), names, self._budget.times, self.clock())
         finally:
             self._budget.looked()
