@@ -73,7 +73,9 @@ class OnlineScheduler:
         Operators may be launched one after the other at once: what they need was launched before.
         Queries may be asked in any order.
         """
-        return self._decisions(self.order_of(0 if self.rounds is None else self.rounds.next_start()))
+        return self._decisions(
+            self.order_of(0 if self.rounds is None else self.rounds.next_start())
+        )
 
     def order_of(self, start: int) -> list[int]:
         """Return the order of a query's operators, computed when it is first asked for.

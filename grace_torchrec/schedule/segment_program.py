@@ -1,8 +1,8 @@
 """Segment program: a lowered model as parts that any stream can be given, each launched whole.
 
 Flow: lowered GraphModule + its steps -> *SegmentProgram*: segments as functions, and as a graph with
-costs -> OnlineScheduler decides their streams -> :mod:`grace_torchrec.serve.shared_streams` tells
-them.
+costs -> OnlineScheduler decides their streams -> :mod:`grace_torchrec.serve.segmented_model`
+tells them.
 Source: RecOS, IJCAI'25, section 3.4 (what is decided at launch).  Derived: the unit is a segment
 (:mod:`segments`); its time is the sum of its operators', its grid their largest, and it is an
 embedding where it holds one.
@@ -17,7 +17,13 @@ from typing import Any
 from torch import fx, nn
 
 from grace_torchrec.errors import NotSupported
-from grace_torchrec.schedule.graph_module import META_OP, STEERING, begin_query, release_values
+from grace_torchrec.schedule.graph_module import (
+    META_OP,
+    STEERING,
+    begin_query,
+    is_lowered,
+    release_values,
+)
 from grace_torchrec.schedule.lower import Lowered
 from grace_torchrec.schedule.op_graph import Op, OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
@@ -97,15 +103,26 @@ def segment_program(module: nn.Module, least_us: float = 0.0) -> SegmentProgram:
     Raises:
         NotSupported: its operators are not scheduled.
     """
+    scheduled = check_scheduled(module)
+    assert isinstance(module, fx.GraphModule)
+    assert scheduled.lowered is not None
+    assert scheduled.stats is not None
+    return program_of(module, scheduled.lowered, scheduled.stats, least_us)
+
+
+def check_scheduled(module: nn.Module) -> Scheduled:
+    """Return how a module was scheduled.
+
+    Raises:
+        NotSupported: its operators are not scheduled.
+    """
     scheduled = vars(module).get("meta", {}).get("grace_scheduled")
-    if not isinstance(scheduled, Scheduled) or not isinstance(module, fx.GraphModule):
+    if not isinstance(scheduled, Scheduled) or not is_lowered(module):
         raise NotSupported(
             f"segments: the operators of {type(module).__name__} are not scheduled over streams; "
             "give what schedule_ or convert(streams=2 or more) made"
         )
-    assert scheduled.lowered is not None
-    assert scheduled.stats is not None
-    return program_of(module, scheduled.lowered, scheduled.stats, least_us)
+    return scheduled
 
 
 def program_of(

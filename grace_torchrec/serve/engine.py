@@ -23,7 +23,9 @@ from grace_torchrec.serve.metrics import EngineMetrics, Now
 from grace_torchrec.serve.outlook import Outlook
 from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
+from grace_torchrec.serve.segmented_model import streams_for
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
+from grace_torchrec.serve.shared_streams import SharedStreams
 from grace_torchrec.serve.worker_streams import device_of, ready_event
 from grace_torchrec.serve.workers import Duties, Workers, expire, fail
 
@@ -42,6 +44,8 @@ class Engine:
         recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``;
             the thread that computed the batch calls it before it takes the next one.
         max_inflight: Batches that compute at a time, each on a thread of its own.
+        streams: Streams that batches in flight share, segment by segment; None: each batch keeps to
+            its own.  The models must be scheduled: ``convert(streams=2 or more)``.
         max_batch: Rows of a joined batch at most.
         max_wait_ms: How long a batch may grow while other batches compute; 0: a free worker never
             waits.
@@ -54,7 +58,8 @@ class Engine:
 
     Raises:
         GraceError: a number is out of range.
-        NotSupported: a model is in training mode, or there is a shadow and no stock model.
+        NotSupported: a model is in training mode, there is a shadow and no stock model, or streams
+            are to be shared by a model that is not scheduled.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Engine:
         stock: nn.Module | None = None,
         recorder: Any = None,
         max_inflight: int = 1,
+        streams: int | None = None,
         max_batch: int = 256,
         max_wait_ms: float = 0.0,
         max_queue: int = 1024,
@@ -73,6 +79,7 @@ class Engine:
         expect_model("Engine", served)
         for name, number, least in (
             ("max_inflight", max_inflight, 1),
+            ("streams", 1 if streams is None else streams, 1),
             ("max_batch", max_batch, 1),
             ("max_wait_ms", max_wait_ms, 0),
             ("max_queue", max_queue, 1),
@@ -86,10 +93,14 @@ class Engine:
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
         self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0
+        self._device = device_of(served)
+        self._streams: SharedStreams | None = None
+        if streams is not None:
+            self._streams = streams_for(served, streams, self._device, max_inflight)
+            self._live.share(self._streams)
         self._one_change = threading.Lock()
         self._here = threading.local()  # holds: this thread computes with the live model
         self._max_inflight, self._max_batch = max_inflight, max_batch
-        self._device = device_of(served)
         self._outlook = Outlook(max_inflight)
         self._queue = RequestQueue(
             max_queue, max_batch, max_wait_ms * 1e-3, lambda: self._outlook.busy > 0
@@ -154,7 +165,8 @@ class Engine:
             stock: Its stock twin; default: the one there was.
 
         Raises:
-            NotSupported: a model is in training mode, or a model that computes calls this.
+            NotSupported: a model is in training mode, or a model that computes calls this, or the
+                new one cannot share the streams.
         """
         expect_model("Engine.replace", served)
         if getattr(self._here, "holds", False):
@@ -164,7 +176,10 @@ class Engine:
             )
         with self._one_change:
             old = self._live
-            self._live = LiveModel(served, old.stock if stock is None else stock)
+            live = LiveModel(served, old.stock if stock is None else stock)
+            if self._streams is not None:
+                live.share(self._streams)
+            self._live = live
             self._replaced += 1
             self._start_workers()
         old.wait_until_unused()
@@ -190,6 +205,8 @@ class Engine:
         self._workers.join()
         if self._shadow is not None:
             self._shadow.drain()
+        if self._streams is not None:
+            self._streams.close()
 
     def close(self, *, cancel: bool = False) -> None:
         """Drain and end; a second call does nothing.
@@ -272,4 +289,5 @@ class Engine:
             * self._outlook.expected_start_s(self._queue.rows, self._max_batch),
             outlook_error_us=self._outlook.mean_error_us,
             shadow=ShadowCounts() if self._shadow is None else self._shadow.snapshot(),
+            streams={} if self._streams is None else self._streams.loads(),
         )

@@ -1,5 +1,6 @@
 """Segments: every operator once, none waits half-way, short ones are joined where an order is left."""
 
+import itertools
 import random
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_segment_ends_where_its_stream_changes_waits_or_is_waited_for(seed: in
     _, lowered = random_case(seed)
     runs = cut(lowered)
     assert sorted(op for run in runs for op in run) == list(range(len(lowered.schedule.graph.ops)))
-    inside = {pair for run in runs for pair in zip(run, run[1:], strict=False)}
+    inside = {pair for run in runs for pair in itertools.pairwise(run)}
     before, ends = None, False
     for step in lowered.steps:
         if isinstance(step, Run):
@@ -78,7 +79,5 @@ def test_cutting_at_waits_lets_branches_run_side_by_side() -> None:
     """One stream's run waits for the other in its middle: launched whole, it would not overlap."""
     graph = OpGraph.from_needs([[], [], [0, 1]])
     nothing = (0.0,) * 3
-    schedule = Schedule(
-        graph, Machine(2), (1, 0, 0), (0, 1, 2), ((), (), (0,)), nothing, nothing
-    )
+    schedule = Schedule(graph, Machine(2), (1, 0, 0), (0, 1, 2), ((), (), (0,)), nothing, nothing)
     assert cut(lower(schedule)) == [(0,), (1,), (2,)]
