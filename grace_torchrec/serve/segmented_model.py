@@ -117,9 +117,9 @@ class QueryInFlight:
             other, number, event = self.told[need]
             if other != stream and number >= latest.get(other, (0, None))[0]:
                 latest[other] = number, event
-        needed = [event for _, event in latest.values()]
-        is_first = stream not in self.last and self.start is not None
-        return [self.start, *needed] if is_first else needed
+        if latest or stream in self.last or self.start is None:
+            return [event for _, event in latest.values()]
+        return [self.start]  # the stream has neither waited nor come behind what waited for inputs
 
 
 class SegmentTask:
