@@ -166,7 +166,7 @@ class CudaBackend:
             self.local.captured += values  # a graph's own pool: no event can be asked there
             return
         if self.record_streams:
-            for tensor in _tensors_in(values):
+            for tensor in tensors_in(values):
                 for stream in (*self.streams, torch.cuda.current_stream()):
                     tensor.record_stream(stream)
             return
@@ -217,11 +217,11 @@ def hand_over(pool: EpochPool, values: Sequence[Any], stream: int) -> None:
         if type(value) is Tensor:
             num_bytes += value.nbytes
         else:
-            num_bytes += sum(tensor.nbytes for tensor in _tensors_in(value))
+            num_bytes += sum(tensor.nbytes for tensor in tensors_in(value))
     pool.retire(values, num_bytes, stream)
 
 
-def _tensors_in(values: Any) -> list[Tensor]:
+def tensors_in(values: Any) -> list[Tensor]:
     """Return the tensors in nested values."""
     return [t for t in torch.utils._pytree.tree_leaves(values) if isinstance(t, Tensor)]
 

@@ -1,8 +1,8 @@
-"""CPU streams: worker threads that behave as CUDA streams do, to test what a GPU would run.
+"""CPU streams: worker threads that behave as CUDA streams do.
 
-Flow: tasks told by the host -> *CpuStreams*; one query's calls -> *Query* (a stream backend).
-A stream is a thread with a queue in order; events are waited for inside the queue.  Delays may be
-added at random.  What runs on them: :mod:`grace_torchrec.schedule.worker_program`.
+Flow: tasks told by the host -> *StreamThreads*, each a queue in order; events are waited for inside
+the queue.  To test what a GPU would run, *CpuStreams* add random delays, and one query's calls go to
+them by *Query* (a stream backend); what runs on them: :mod:`grace_torchrec.schedule.worker_program`.
 """
 
 import random
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -20,8 +20,51 @@ Task = Callable[[], None] | None
 PATIENCE_S = 60.0
 
 
-class CpuStreams:
-    """Worker threads, one a stream; close it, or use it in a ``with`` block.
+class StreamThreads:
+    """Worker threads, one a stream, each with a queue in order; close them, or use ``with``.
+
+    Args:
+        num_streams: Streams.
+    """
+
+    def __init__(self, num_streams: int) -> None:
+        self.queues: list[SimpleQueue[Task]] = [SimpleQueue() for _ in range(num_streams)]
+        self.threads = [
+            threading.Thread(target=self._work, args=(s,), name=f"grace-stream-{s}", daemon=True)
+            for s in range(num_streams)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def put(self, stream: int, task: Callable[[], None]) -> None:
+        """Add a task to a stream; it must not raise."""
+        self.queues[stream].put(task)
+
+    def close(self) -> None:
+        """End the threads once their queues are empty."""
+        for queue in self.queues:
+            queue.put(None)
+        for thread in self.threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self.close()
+
+    def _work(self, stream: int) -> None:
+        """Run a stream's tasks in order."""
+        with torch.no_grad():
+            while (task := self.queues[stream].get()) is not None:
+                task()
+                del task  # it holds a query's values
+
+
+class CpuStreams(StreamThreads):
+    """Streams that may pause at random, to test what runs on them.
 
     Args:
         num_streams: Streams.
@@ -33,45 +76,14 @@ class CpuStreams:
     def __init__(
         self, num_streams: int, delay_us: float = 0.0, seed: int = 0, slow: int = -1
     ) -> None:
-        self.queues: list[SimpleQueue[Task]] = [SimpleQueue() for _ in range(num_streams)]
         self.delay_us = [delay_us * (20 if s == slow else 1) for s in range(num_streams)]
         self.random = [random.Random(f"{seed} {stream}") for stream in range(num_streams)]
-        self.threads = [
-            threading.Thread(target=self._work, args=(stream,), daemon=True)
-            for stream in range(num_streams)
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def put(self, stream: int, task: Callable[[], None]) -> None:
-        """Add a task to a stream."""
-        self.queues[stream].put(task)
+        super().__init__(num_streams)
 
     def pause(self, stream: int) -> None:
         """Sleep at random, on a stream's own thread."""
         if self.delay_us[stream]:
             time.sleep(self.random[stream].random() * self.delay_us[stream] * 1e-6)
-
-    def close(self) -> None:
-        """End the threads once their queues are empty."""
-        for queue in self.queues:
-            queue.put(None)
-        for thread in self.threads:
-            thread.join()
-
-    def __enter__(self) -> "CpuStreams":
-        """Return itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close."""
-        self.close()
-
-    def _work(self, stream: int) -> None:
-        """Run a stream's tasks in order."""
-        with torch.inference_mode():
-            while (task := self.queues[stream].get()) is not None:
-                task()
 
 
 class Query:

@@ -73,11 +73,20 @@ class OnlineScheduler:
         Operators may be launched one after the other at once: what they need was launched before.
         Queries may be asked in any order.
         """
-        start = self.rounds.next_start() if self.rounds is not None else 0
+        return self._decisions(
+            self.order_of(0 if self.rounds is None else self.rounds.next_start())
+        )
+
+    def order_of(self, start: int) -> list[int]:
+        """Return the order of a query's operators, computed when it is first asked for.
+
+        Args:
+            start: Embedding that begins its round; 0 where there are none.
+        """
         order = self.orders.get(start)
         if order is None:
             order = self.orders[start] = launch_order(self.graph, self.worth, start)
-        return self._decisions(order)
+        return order
 
     def _decisions(self, order: list[int]) -> Iterator[tuple[int, int]]:
         """Choose the stream of one operator after the other; what does not change is local.

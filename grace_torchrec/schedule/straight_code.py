@@ -1,9 +1,10 @@
 """Straight code: the Python that a lowered graph becomes pays little for each operator.
 
-Flow: lowered graph -> *StraightCode* -> forward of the GraphModule.  What torch.fx would write as a
-call of our function that calls the module ``streams`` that calls its backend is one call of a local
-here, and a module inside modules is found in their dictionaries instead of through
-``nn.Module.__getattr__`` at every level.  The caller's stream comes back after an error too.
+Flow: lowered graph -> *StraightCode* -> forward of the GraphModule; its segments -> *DirectCalls*
+-> functions.  What torch.fx would write as a call of our function that calls the module ``streams``
+that calls its backend is one call of a local here, and a module inside modules is found in their
+dictionaries instead of through ``nn.Module.__getattr__`` at every level.  The caller's stream comes
+back after an error too.
 """
 
 import functools
@@ -16,30 +17,13 @@ from torch.fx.graph import CodeGen
 COUNTER = "# COUNTER: "  # torch.fx writes it, with the number of the node, before each node's line
 
 
-class StraightCode(CodeGen):
-    """Generates the forward of a lowered graph.
-
-    Args:
-        streams: Name of the module inside that carries the calls out.
-        begin: The function that begins a query.
-        steering: Our functions whose nodes are calls of a method of ``streams``, and its name.
-        silent: Our functions whose nodes do nothing but keep values until then.
-    """
-
-    def __init__(
-        self,
-        streams: str,
-        begin: Callable[..., Any],
-        steering: Mapping[Callable[..., Any], str],
-        silent: Callable[..., Any],
-    ) -> None:
-        super().__init__()
-        self.streams, self.begin, self.steering, self.silent = streams, begin, steering, silent
+class DirectCalls(CodeGen):
+    """Generates code that finds modules inside modules in their dictionaries."""
 
     def _gen_python_code(self, nodes: Any, root_module: str, namespace: Any, **options: Any) -> Any:
-        """Generate with lines of our own for our nodes and for calls of modules."""
+        """Generate with lines of our own for calls of modules and what else :meth:`_line` knows."""
         nodes = list(nodes)
-        local = {name: namespace.create_name(name, None) for name in self.steering.values()}
+        local = self._locals(namespace)
         before = self._body_transformer
 
         def rewritten(body: list[str]) -> list[str]:
@@ -59,6 +43,10 @@ class StraightCode(CodeGen):
         finally:
             self._body_transformer = before
 
+    def _locals(self, namespace: Any) -> dict[str, str]:
+        """Return names that lines use, by what they stand for."""
+        return {}
+
     def _line(self, node: fx.Node, line: str, root: str, local: Mapping[str, str]) -> str:
         """Return what stands for a node; a line that looks otherwise than expected stays."""
         if node.op == "call_module":
@@ -66,14 +54,42 @@ class StraightCode(CodeGen):
             head, equals, call = line.partition(" = ")
             if call.startswith(f"{plain}("):
                 return head + equals + direct + call.removeprefix(plain)
-            return line
+        return line
+
+
+class StraightCode(DirectCalls):
+    """Generates the forward of a lowered graph.
+
+    Args:
+        streams: Name of the module inside that carries the calls out.
+        begin: The function that begins a query.
+        steering: Our functions whose nodes are calls of a method of ``streams``, and its name.
+        silent: Our functions whose nodes do nothing but keep values until then.
+    """
+
+    def __init__(
+        self,
+        streams: str,
+        begin: Callable[..., Any],
+        steering: Mapping[Callable[..., Any], str],
+        silent: Callable[..., Any],
+    ) -> None:
+        super().__init__()
+        self.streams, self.begin, self.steering, self.silent = streams, begin, steering, silent
+
+    def _locals(self, namespace: Any) -> dict[str, str]:
+        """Return a name for each method of ``streams``."""
+        return {name: namespace.create_name(name, None) for name in self.steering.values()}
+
+    def _line(self, node: fx.Node, line: str, root: str, local: Mapping[str, str]) -> str:
+        """Return what stands for one of our nodes too."""
         if node.target is self.begin:
             bound = "; ".join(f"{own} = {node.args[0]}.{name}" for name, own in local.items())
             return f"{bound}; {node.args[0]}.begin()"
         if node.target in self.steering:
             given = ", ".join(map(str, node.args[1:]))
             return f"{local[self.steering[node.target]]}({given})"  # type: ignore[index]
-        return "pass" if node.target is self.silent else line
+        return "pass" if node.target is self.silent else super()._line(node, line, root, local)
 
     def gen_fn_def(self, *args: Any, **kwargs: Any) -> str:
         """Return the head of the function, decorated."""

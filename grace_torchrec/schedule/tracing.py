@@ -131,8 +131,9 @@ def op_graph(gm: fx.GraphModule, name: str | None = None, aliases: Iterable[str]
         written = _written_inputs(gm, node)
         if not written and (is_view(node) or node.name in aliases) and len(bases) <= 1:
             owner[node] = bases[0] if bases else None
-            if bases:
-                ops[bases[0]] = replace(ops[bases[0]], nodes=(*ops[bases[0]].nodes, node.name))
+            if bases:  # it shows what was written last
+                shown = writer.get(bases[0], bases[0])
+                ops[shown] = replace(ops[shown], nodes=(*ops[shown].nodes, node.name))
             continue
         place = len(ops)
         needs = {writer.get(base, base) for base in bases}

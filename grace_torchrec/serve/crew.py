@@ -16,6 +16,7 @@ from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.metrics import EngineMetrics
 from grace_torchrec.serve.request_queue import Rejected, RequestQueue
 from grace_torchrec.serve.shadow import Shadow
+from grace_torchrec.serve.shared_streams import SharedStreams
 from grace_torchrec.serve.workers import Workers, fail
 
 CLOSES = "engine: it is closing and accepts no more requests"
@@ -32,6 +33,7 @@ class Crew:
         workers: Answer them.
         shadow: Compares a share of the answers, or None.
         metrics: Counts.
+        streams: What batches in flight share, or None.
         process: That has the threads: a child that is forked has none of them.
     """
 
@@ -39,6 +41,7 @@ class Crew:
     workers: Workers
     shadow: Shadow | None
     metrics: EngineMetrics
+    streams: SharedStreams | None = None
     process: int = field(default_factory=os.getpid)
 
     def serve(self, owner: object) -> None:
@@ -54,7 +57,11 @@ class Crew:
         self.queue.close(CLOSES)
         if not self.workers.join(_left_s(until_s)):
             return False
-        return self.shadow is None or self.shadow.drain(_left_s(until_s))
+        if self.shadow is not None and not self.shadow.drain(_left_s(until_s)):
+            return False
+        if self.streams is not None:
+            self.streams.close()
+        return True
 
     def close(self, *, cancel: bool = False, timeout_s: float | None = None) -> bool:
         """Drain and end; False: it took too long, and threads that compute are left alone.

@@ -25,6 +25,7 @@ from grace_torchrec.serve.model_switch import ModelSwitch
 from grace_torchrec.serve.outlook import Outlook
 from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
+from grace_torchrec.serve.segmented_model import streams_for
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
 from grace_torchrec.serve.worker_streams import device_of, ready_event
 from grace_torchrec.serve.workers import Duties, Workers, expire
@@ -42,6 +43,8 @@ class Engine:
         recorder: Shown the bags of every batch after its answers are out: has ``observe(bags)``;
             the thread that computed the batch calls it before it takes the next one.
         max_inflight: Batches that compute at a time, each on a thread of its own.
+        streams: Streams that batches in flight share, segment by segment; None: each batch keeps to
+            its own.  The models must be scheduled: ``convert(streams=2 or more)``.
         max_batch: Rows of a joined batch at most.
         max_wait_ms: How long a batch may grow while other batches compute; 0: a free worker never
             waits.
@@ -54,7 +57,8 @@ class Engine:
 
     Raises:
         GraceError: a number is out of range.
-        NotSupported: a model is in training mode, or there is a shadow and no stock model.
+        NotSupported: a model is in training mode, there is a shadow and no stock model, or streams
+            are to be shared by a model that is not scheduled.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Engine:
         stock: nn.Module | None = None,
         recorder: Any = None,
         max_inflight: int = 1,
+        streams: int | None = None,
         max_batch: int = 256,
         max_wait_ms: float = 0.0,
         max_queue: int = 1024,
@@ -73,6 +78,7 @@ class Engine:
         expect_model("Engine", served)
         for name, number, least in (
             ("max_inflight", max_inflight, 1),
+            ("streams", 1 if streams is None else streams, 1),
             ("max_batch", max_batch, 1),
             ("max_wait_ms", max_wait_ms, 0),
             ("max_queue", max_queue, 1),
@@ -87,9 +93,12 @@ class Engine:
             raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
-        self._switch, self._one_change = ModelSwitch(served, stock), threading.Lock()
-        self._max_inflight, self._max_batch = max_inflight, max_batch
         self._device = device_of(served)
+        shared = None
+        if streams is not None:
+            shared = streams_for(served, streams, self._device, max_inflight)
+        self._switch, self._one_change = ModelSwitch(served, stock, shared), threading.Lock()
+        self._max_inflight, self._max_batch = max_inflight, max_batch
         # What threads hold must not lead back here, or an engine that is dropped would never end.
         self._outlook = outlook = Outlook(max_inflight)
         self._queue = RequestQueue(
@@ -106,7 +115,7 @@ class Engine:
                 observe, self._shadow, max_inflight, self._device,
             )
         )  # fmt: skip
-        self._crew = Crew(self._queue, self._workers, self._shadow, self.metrics)
+        self._crew = Crew(self._queue, self._workers, self._shadow, self.metrics, shared)
         self._crew.serve(self)
         self._start_workers()
 
@@ -260,4 +269,5 @@ def _now(
         expected_start_ms=1e3 * outlook.expected_start_s(queue.rows, max_batch),
         outlook_error_us=outlook.mean_error_us,
         shadow=ShadowCounts() if shadow is None else shadow.snapshot(),
+        streams={} if switch.streams is None else switch.streams.loads(),
     )

@@ -6,7 +6,7 @@ Bags for tables planned ``ahead`` are rewritten here, on the worker's thread, be
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.serve.segmented_model import serving
+from grace_torchrec.serve.shared_streams import SharedStreams
 
 
 class LiveModel:
@@ -39,6 +41,7 @@ class LiveModel:
             if module is not None and module.training:
                 raise NotSupported(f"engine: {name} is in training mode; call {name}.eval() first")
         self.model, self.stock, self.splits = model, stock, True
+        self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
         self.ahead: Modules = {
             module.path: module
             for module in model.modules()
@@ -46,6 +49,14 @@ class LiveModel:
         }
         self._users = 0
         self._changed = threading.Condition()
+
+    def share(self, streams: SharedStreams) -> None:
+        """Let batches in flight share streams, segment by segment.
+
+        Raises:
+            NotSupported: the model's operators are not scheduled over streams.
+        """
+        self._on_shared = serving(self.model, streams)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -75,10 +86,20 @@ class LiveModel:
         rewritten: tuple[Any, ...] = rewrite_one(batch, self.ahead)
         return rewritten
 
-    def compute(self, batch: tuple[Any, ...], *, with_stock: bool = False) -> Any:
-        """Return the answer of the model, or of the stock model, to a prepared batch."""
+    def compute(
+        self, batch: tuple[Any, ...], *, with_stock: bool = False, in_flight: bool = False
+    ) -> Any:
+        """Return the answer of the model, or of the stock model, to a prepared batch.
+
+        Args:
+            batch: Positional arguments.
+            with_stock: Ask the stock model.
+            in_flight: The batch is one of those that share streams, if any do.
+        """
         with torch.no_grad():
             if not with_stock:
+                if in_flight and self._on_shared is not None:
+                    return self._on_shared(batch)
                 return self.model(*batch)
             assert self.stock is not None
             return self.stock(

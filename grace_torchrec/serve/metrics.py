@@ -6,13 +6,14 @@ latencies are those of a window, so memory stays bounded.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from grace_torchrec.serve.shadow import ShadowCounts
+from grace_torchrec.serve.shared_streams import StreamLoad
 
 WINDOW = 8192  # latencies kept
 
@@ -45,6 +46,7 @@ class Snapshot:
         expected_start_ms: When a request that comes now is expected to start.
         outlook_error_us: Mean difference of expected and real ends of batches.
         shadow: What comparing with the stock model found.
+        streams: Load of each shared stream, by its number; none where batches keep to their own.
     """
 
     accepted: int
@@ -68,6 +70,7 @@ class Snapshot:
     expected_start_ms: float
     outlook_error_us: float
     shadow: ShadowCounts
+    streams: Mapping[int, StreamLoad]
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Now:
     expected_start_ms: float
     outlook_error_us: float
     shadow: ShadowCounts
+    streams: Mapping[int, StreamLoad]
 
 
 class EngineMetrics:

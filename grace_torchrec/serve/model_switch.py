@@ -11,6 +11,7 @@ from torch import nn
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.serve.live_model import LiveModel
+from grace_torchrec.serve.shared_streams import SharedStreams
 
 
 class ModelSwitch:
@@ -19,6 +20,7 @@ class ModelSwitch:
     Args:
         served: The model.
         stock: Its stock twin, or None.
+        streams: What batches in flight share, or None.
 
     Attributes:
         live: What the next batch is computed with.
@@ -26,11 +28,14 @@ class ModelSwitch:
         replaced: How often the model was replaced.
 
     Raises:
-        NotSupported: a model is in training mode.
+        NotSupported: a model is in training mode, or it cannot share the streams.
     """
 
-    def __init__(self, served: nn.Module, stock: nn.Module | None) -> None:
-        self.live, self.with_stock, self.replaced = LiveModel(served, stock), False, 0
+    def __init__(
+        self, served: nn.Module, stock: nn.Module | None, streams: SharedStreams | None = None
+    ) -> None:
+        self.streams, self.with_stock, self.replaced = streams, False, 0
+        self.live = self._sharing(served, stock)
         self._here = threading.local()  # holds: this thread computes with the live model
 
     @contextmanager
@@ -59,10 +64,10 @@ class ModelSwitch:
             stock: Its stock twin; None: the one there was.
 
         Raises:
-            NotSupported: a model is in training mode.
+            NotSupported: a model is in training mode, or it cannot share the streams.
         """
         old = self.live
-        self.live = LiveModel(served, old.stock if stock is None else stock)
+        self.live = self._sharing(served, old.stock if stock is None else stock)
         self.replaced += 1
         return old
 
@@ -75,3 +80,10 @@ class ModelSwitch:
         if on and self.live.stock is None:
             raise NotSupported("engine: there is no stock model; pass stock=model to Engine")
         self.with_stock = on
+
+    def _sharing(self, served: nn.Module, stock: nn.Module | None) -> LiveModel:
+        """Return a model that shares the streams, if batches share any."""
+        live = LiveModel(served, stock)
+        if self.streams is not None:
+            live.share(self.streams)
+        return live

@@ -236,7 +236,7 @@ class _Worker:
         with self._stream(requests, sum(rows)) as stream:
             if not on_host:
                 batch = _prepared(batches, live, with_stock)
-            output = live.compute(batch, with_stock=with_stock)
+            output = live.compute(batch, with_stock=with_stock, in_flight=True)
             self.duties.metrics.count(batches=1, rows=sum(rows))
             answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
         return _Answered(batch, answers, stream, live, with_stock)

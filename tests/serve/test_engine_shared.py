@@ -1,0 +1,113 @@
+"""An engine whose batches share streams answers as one whose batches do not."""
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchrec import KeyedJaggedTensor
+
+import grace_torchrec as grace
+from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.schedule.stream_pass import schedule_
+from grace_torchrec.serve.engine import Engine
+
+KEYS = ("item", "seen", "shop")
+PATIENCE_S = 60
+Request = tuple[torch.Tensor, KeyedJaggedTensor]
+
+
+def request_of(seed: int, bad: bool = False) -> Request:
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 6, (len(KEYS) * 2,), generator=random)
+    ids = torch.randint(0, 20, (int(lengths.sum()),), generator=random)
+    if bad:
+        lengths[0], ids = lengths[0] + 1, torch.cat([torch.tensor([20_000]), ids])
+    bags = KeyedJaggedTensor(keys=list(KEYS), values=ids, lengths=lengths)
+    return torch.rand(2, 3, generator=random), bags
+
+
+def ask(engine: Engine, batches: list[Request]) -> list[Any]:
+    futures: list[Future[Any]] = [engine.submit(*batch) for batch in batches]
+    return [future.exception(PATIENCE_S) or future.result() for future in futures]
+
+
+def with_arms(model: nn.Module) -> nn.Module:
+    """Give a model a dense arm that is worth a stream of its own, also by the time of a busy CPU."""
+    torch.manual_seed(1)
+    layers = [nn.Linear(3, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 4)]
+    model.dense = nn.Sequential(*layers).eval()
+    return model
+
+
+def stream_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("grace-stream")]
+
+
+@pytest.mark.parametrize("lookup", ["fused", "ahead"])
+def test_batches_that_share_streams_are_answered_bit_for_bit(
+    model_of, plan_for, served_of, lookup
+) -> None:
+    model = with_arms(model_of())
+    served = served_of(model, plan_for(model, lookup=lookup), row_dtype="fp32")
+    batches = [request_of(seed) for seed in range(24)]
+    wanted = [served(*batch) for batch in batches]
+    with Engine(served, max_inflight=3, max_batch=1, streams=2) as engine:
+        assert all(map(torch.equal, ask(engine, batches), wanted))
+        told = engine.metrics.snapshot()
+        with torch.no_grad(), pytest.raises(GraceError, match="streams must be 1 or more"):
+            Engine(served, streams=0)
+    assert sorted(told.streams) == [0, 1]
+    assert sum(load.launched for load in told.streams.values()) >= told.batches == len(batches)
+    assert not stream_threads()
+
+
+def test_a_bad_request_fails_alone_and_streams_go_on(model_of, served_of) -> None:
+    model = with_arms(model_of())
+    served = served_of(model, row_dtype="fp32")
+    batches = [request_of(seed, bad=seed in (3, 9)) for seed in range(16)]
+    with Engine(served, max_inflight=2, streams=2) as engine, torch.no_grad():
+        for _ in range(2):
+            for seed, (found, batch) in enumerate(zip(ask(engine, batches), batches, strict=True)):
+                if seed in (3, 9):
+                    assert isinstance(found, ValueError)
+                else:
+                    assert torch.allclose(found, model(*batch), atol=1e-5)
+
+
+def test_models_change_places_and_deltas_arrive_while_streams_are_shared(
+    model_of, served_of, swap_of
+) -> None:
+    """A served model, a scheduled one that was swapped, and stock; each answers its own batches."""
+    model = with_arms(model_of())
+    old = served_of(model, row_dtype="fp32")
+    swapped = with_arms(model_of())
+    swapped.sparse = swap_of(swapped.sparse, num_hbm_sums=2)
+    new = schedule_(swapped.eval(), request_of(0), 3, wait_us=0.0)
+    assert new.modified, new.reason
+    batches = [request_of(seed) for seed in range(12)]
+    with Engine(old, stock=model, max_inflight=2, max_batch=1, streams=2, shadow=0.5) as engine:
+        rows = torch.ones(20, 4)
+        grace.publish_delta(old, {"t_item": (torch.arange(20), rows)})
+        assert all(map(torch.equal, ask(engine, batches), [old(*batch) for batch in batches]))
+        with torch.no_grad():
+            wanted = [swapped(*batch) for batch in batches]
+            stock = [model(*batch) for batch in batches]
+        engine.replace(new.module)
+        assert all(map(torch.equal, ask(engine, batches), wanted))
+        before = engine.metrics.snapshot().streams
+        engine.use_stock()
+        assert all(map(torch.equal, ask(engine, batches), stock))
+        assert engine.metrics.snapshot().streams == before  # stock has no segments
+        engine.use_stock(False)
+        with pytest.raises(NotSupported, match="not scheduled over streams"):
+            engine.replace(nn.Identity().eval())
+        assert all(map(torch.equal, ask(engine, batches), wanted))
+
+
+def test_an_engine_whose_model_cannot_share_streams_is_not_begun(model_of, served_of) -> None:
+    with pytest.raises(NotSupported, match=r"streams=2 or more, or leave the engine's streams out"):
+        Engine(served_of(model_of(), streams=1), streams=2)
+    assert not stream_threads()
