@@ -144,6 +144,17 @@ def make_rewriting(bags: GroupedBags) -> dict[str, Entrant]:
     return entrants
 
 
+def make_pooling(bags: GroupedBags, table: Table) -> Entrant:
+    """Return the lookup of bags that were rewritten before, without the module around it."""
+    weight, stored = table.ours.weight(0).detach(), table.ours.stored(0, "host").detach()
+    num_rows, dim = weight.shape
+    sums = stored.numpy()
+    features = FeatureRows(
+        [TableRows(weight.numpy(), sums[:0], sums, table.codes, NO_HOT, 0)], [0], [False]
+    )
+    return _pooling(features, bags, table.codes, num_rows, dim)
+
+
 def make_int8(bags: GroupedBags, table: Table) -> dict[str, Entrant]:
     """Return fbgemm's int8 table batch, and our gather over the same rows and int8 sums, ahead."""
     from fbgemm_gpu.split_embedding_configs import SparseType
@@ -168,13 +179,22 @@ def make_int8(bags: GroupedBags, table: Table) -> dict[str, Entrant]:
         [0],
         [False],
     )
+    ahead = _pooling(features, bags, table.codes, num_rows, dim)
+    ints = [(ids.int(), offsets.int()) for ids, offsets in bags.batches]
+    return {"int8_stock": lambda k: stock(*ints[k]), "int8_ahead": ahead}
+
+
+def _pooling(
+    features: FeatureRows, bags: GroupedBags, codes: PackedCodes, num_rows: int, dim: int
+) -> Entrant:
+    """Rewrite all batches; return the lookup of their rows, ``dim`` columns each."""
     rewritten, given = [], []
     for ids, offsets in bags.batches:
-        parts = rewrite_counted(ids.numpy(), offsets.numpy(), None, table.codes, num_rows, RAISE)
+        parts = rewrite_counted(ids.numpy(), offsets.numpy(), None, codes, num_rows, RAISE)
         rewritten.append(parts[1:3])
         given.append(np.diff(offsets.numpy())[None])
 
-    def ahead(k: int) -> Tensor:
+    def run(k: int) -> Tensor:
         rows, ends = rewritten[k]
         out = torch.empty(ends.size - 1, dim)
         pool_features(
@@ -183,8 +203,7 @@ def make_int8(bags: GroupedBags, table: Table) -> dict[str, Entrant]:
         )  # fmt: skip
         return out
 
-    ints = [(ids.int(), offsets.int()) for ids, offsets in bags.batches]
-    return {"int8_stock": lambda k: stock(*ints[k]), "int8_ahead": ahead}
+    return run
 
 
 def int8_rows(rows_ND: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._pair_core import BAGS_AHEAD, U, prefetch_bag
 from grace_torchrec.grouping._token_core import count_shared
 
 Int32s = npt.NDArray[np.int32]
@@ -50,20 +51,23 @@ def replace(
     walked, num_touched = 0, 0
     for bag in bags:
         walked += fill_B[bag] - offsets_B1[bag]
-    for bag in bags:
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, tokens_L, bags, place + BAGS_AHEAD)
+        bag = bags[place]
         if walked > token:
             for at in range(offsets_B1[bag], fill_B[bag]):
-                counts_T[tokens_L[at]] += 1
+                counts_T[U(tokens_L[U(at)])] += 1
         else:
             for at in range(offsets_B1[bag], fill_B[bag]):
-                touched_T[num_touched] = tokens_L[at]
-                num_touched += counts_T[tokens_L[at]] == 0
-                counts_T[tokens_L[at]] += 1
+                beside = U(tokens_L[U(at)])
+                touched_T[U(num_touched)] = beside
+                num_touched += counts_T[beside] == 0
+                counts_T[beside] += 1
         fill_B[bag] -= _put(tokens_L, offsets_B1[bag], fill_B[bag], one, other, token)
     if walked > token:  # then looking at every counter once is less than at every step
-        for beside in range(token):
-            touched_T[num_touched] = beside
-            num_touched += counts_T[beside] > 0
+        for known in range(token):
+            touched_T[U(num_touched)] = known
+            num_touched += counts_T[U(known)] > 0
     counts_T[one], counts_T[other] = 0, 0
     return num_touched
 
@@ -73,7 +77,9 @@ def _put(tokens_L: Int32s, start: int, end: int, one: int, other: int, token: in
     """Put a token for one or both of two tokens of a bag; return how much shorter the bag is."""
     places = 0
     for at in range(start, end):
-        if tokens_L[at] == one or tokens_L[at] == other:
+        found = tokens_L[U(at)]
+        is_one = found == one
+        if is_one or found == other:
             tokens_L[at] = token if places == 0 else tokens_L[end - 1]
             places += 1
             if places == 2:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack
+from grace_torchrec.grouping._pair_core import U
 from grace_torchrec.grouping._queue_core import (
     HEAP,
     add,
@@ -184,16 +185,18 @@ def _add_best(
     """
     size, enough = sizes_T[token], 0
     for at in range(num_touched):
-        partner = touched_T[at]
-        count = counts_T[partner]
-        counts_T[partner] = 0
-        if count >= least and sizes_T[partner] + size <= max_size:
-            touched_T[enough] = partner
-            values_T[enough] = count / (size * sizes_T[partner])
+        partner = touched_T[U(at)]
+        count = counts_T[U(partner)]
+        counts_T[U(partner)] = 0
+        others = sizes_T[U(partner)]
+        if count >= least and others + size <= max_size:
+            touched_T[U(enough)] = partner
+            values_T[U(enough)] = count / (size * others)
             enough += 1
     threshold = 0.0
     if enough > num_kept:
         threshold = np.partition(values_T[:enough], enough - num_kept)[enough - num_kept]
     for at in range(enough):
-        if values_T[at] >= threshold:
-            add(queue, values_T[at], pack(token, touched_T[at]))
+        value = values_T[U(at)]
+        if value >= threshold:
+            add(queue, value, pack(token, touched_T[U(at)]))

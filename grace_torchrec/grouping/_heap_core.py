@@ -14,6 +14,7 @@ from grace_kernels._jit import jit
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+U = np.uintp  # numba leaves out the wrap-around of negative indices
 HALF = 32
 LOWER_HALF = (1 << HALF) - 1
 
@@ -36,11 +37,11 @@ def push(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -> int:
     at = size
     while at > 0:
         parent = (at - 1) >> 1
-        if not comes_first(key, pair, keys[parent], pairs[parent]):
+        if not comes_first(key, pair, keys[U(parent)], pairs[U(parent)]):
             break
-        keys[at], pairs[at] = keys[parent], pairs[parent]
+        keys[U(at)], pairs[U(at)] = keys[U(parent)], pairs[U(parent)]
         at = parent
-    keys[at], pairs[at] = key, pair
+    keys[U(at)], pairs[U(at)] = key, pair
     return size + 1
 
 
@@ -53,21 +54,21 @@ def replace_top(keys: Floats, pairs: Int64s, size: int, key: float, pair: int) -
         if child >= size:
             break
         if child + 1 < size and comes_first(
-            keys[child + 1], pairs[child + 1], keys[child], pairs[child]
+            keys[U(child + 1)], pairs[U(child + 1)], keys[U(child)], pairs[U(child)]
         ):
             child += 1
-        if comes_first(key, pair, keys[child], pairs[child]):
+        if comes_first(key, pair, keys[U(child)], pairs[U(child)]):
             break
-        keys[at], pairs[at] = keys[child], pairs[child]
+        keys[U(at)], pairs[U(at)] = keys[U(child)], pairs[U(child)]
         at = child
-    keys[at], pairs[at] = key, pair
+    keys[U(at)], pairs[U(at)] = key, pair
 
 
 @jit(inline=True)
 def pop(keys: Floats, pairs: Int64s, size: int) -> int:
     """Remove the first entry; return the new size."""
     size -= 1
-    replace_top(keys, pairs, size, keys[size], pairs[size])
+    replace_top(keys, pairs, size, keys[U(size)], pairs[U(size)])
     return size
 
 

@@ -1,25 +1,31 @@
 """Numba core of the pair counts: the row of an item is counted over the bags that hold it.
 
 Flow: called by ``pair_counts``.  Work is one increment for each two ids of a bag.  A row is read
-out in rising order without a sort: items that many bags touch by a scan over all counters,
-others through a bitmap of the touched counters.
+out in rising order without a sort (``_counter_core``): items that many bags touch by a scan over all
+counters, others through a mark for each touched cache line of counters.
 Shapes: B bags, B1 = B + 1, N items, N1 = N + 1, L ids, E directed edges.
 """
+
+# mypy: disable-error-code="call-arg"
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_kernels._llvm import CACHE_LINE, prefetch
+from grace_torchrec.grouping._counter_core import (
+    COUNTERS_AN_ID,
+    GROUP_SHIFT,
+    read_all,
+    read_marked,
+)
 
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-_DE_BRUIJN = 0x03F79D71B4CB0A89  # its 64 windows of six bits differ: they name the lowest set bit
-_LOW_BIT = np.zeros(64, np.int64)
-for _bit in range(64):
-    _LOW_BIT[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
-_MULTIPLIER = np.uint64(_DE_BRUIJN)
-_ONE, _ZERO, _SHIFT, _LAST_BIT = np.uint64(1), np.uint64(0), np.uint64(58), np.uint64(63)
+WORD_SHIFT = GROUP_SHIFT + 6  # counters whose marks share a word
+BAGS_AHEAD = 4
+U = np.uintp  # numba leaves out the wrap-around of negative indices
 
 
 @jit
@@ -61,7 +67,8 @@ def count_pairs(
         first: First item.
         last: Item behind the last one.
         degrees_N: Receives the edges of each of these items.
-        partners: Receives the partners of one item after the other, rising.
+        partners: Receives the partners of one item after the other, rising; what lies behind the
+            last one may change too.
         counts: Receives their counts.
 
     Returns:
@@ -69,7 +76,7 @@ def count_pairs(
     """
     num_items = indptr_N1.size - 1
     seen = np.zeros(num_items, np.int32)
-    touched = np.zeros((num_items + 63) // 64, np.uint64)
+    marks = np.zeros((num_items >> WORD_SHIFT) + 1, np.int64)
     used = 0
     for item in range(first, last):
         start = used
@@ -77,14 +84,14 @@ def count_pairs(
         events = 0
         for bag in bags:
             events += offsets_B1[bag + 1] - offsets_B1[bag]
-        if events > num_items:
+        if COUNTERS_AN_ID * events > num_items:
             _count_row(offsets_B1, ids_L, bags, seen)
             seen[item] = 0
-            used = _read_by_scan(seen, partners, counts, used)
+            used = read_all(seen, partners, counts, used)
         elif events:
-            _count_sparse_row(offsets_B1, ids_L, bags, seen, touched)
+            _count_sparse_row(offsets_B1, ids_L, bags, seen, marks)
             seen[item] = 0
-            used = _read_by_bitmap(seen, touched, partners, counts, used)
+            used = read_marked(seen, marks, partners, counts, used)
         degrees_N[item] = used - start
     return used
 
@@ -92,57 +99,34 @@ def count_pairs(
 @jit
 def _count_row(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s) -> None:
     """Add the ids of ``bags`` to the counters."""
-    for bag in bags:
-        for place in range(offsets_B1[bag], offsets_B1[bag + 1]):
-            seen_N[ids_L[place]] += 1
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
+        bag = bags[place]
+        for at in range(offsets_B1[bag], offsets_B1[bag + 1]):
+            seen_N[U(ids_L[U(at)])] += 1
 
 
 @jit
 def _count_sparse_row(
-    offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s, touched: npt.NDArray[np.uint64]
+    offsets_B1: Int64s, ids_L: Ids, bags: Int32s, seen_N: Int32s, marks: Int64s
 ) -> None:
-    """Add the ids of ``bags`` to the counters and mark the touched ones in the bitmap."""
-    for bag in bags:
-        for place in range(offsets_B1[bag], offsets_B1[bag + 1]):
-            partner = ids_L[place]
-            seen_N[partner] += 1
-            touched[partner >> 6] |= _ONE << (np.uint64(partner) & _LAST_BIT)
+    """Add the ids of ``bags`` to the counters and mark the groups that they lie in."""
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ids_L, bags, place + BAGS_AHEAD)
+        bag = bags[place]
+        for at in range(offsets_B1[bag], offsets_B1[bag + 1]):
+            partner = np.int64(ids_L[U(at)])
+            seen_N[U(partner)] += 1
+            marks[U(partner >> WORD_SHIFT)] |= np.int64(1) << ((partner >> GROUP_SHIFT) & 63)
 
 
-@jit
-def _read_by_scan(seen_N: Int32s, partners_E: Int32s, counts_E: Int32s, used: int) -> int:
-    """Append the counters that are not 0, and clear them; return the new end."""
-    for partner in range(seen_N.size):
-        if seen_N[partner] > 0:
-            partners_E[used] = partner
-            counts_E[used] = seen_N[partner]
-            seen_N[partner] = 0
-            used += 1
-    return used
-
-
-@jit
-def _read_by_bitmap(
-    seen_N: Int32s,
-    touched: npt.NDArray[np.uint64],
-    partners_E: Int32s,
-    counts_E: Int32s,
-    used: int,
-) -> int:
-    """Append the marked counters that are not 0, clear them and their marks."""
-    for word in range(touched.size):
-        bits = touched[word]
-        touched[word] = _ZERO
-        while bits != _ZERO:
-            low = bits & (~bits + _ONE)
-            bits ^= low
-            partner = (word << 6) + _LOW_BIT[(low * _MULTIPLIER) >> _SHIFT]
-            if seen_N[partner] > 0:  # the row's own item is marked, with a counter of 0
-                partners_E[used] = partner
-                counts_E[used] = seen_N[partner]
-                seen_N[partner] = 0
-                used += 1
-    return used
+@jit(inline=True)
+def prefetch_bag(offsets_B1: Int64s, ids_L: Ids, bags: Int32s, place: int) -> None:
+    """Ask for the first two cache lines of a bag that comes later: bags lie anywhere."""
+    if place < bags.size:
+        at = ids_L.ctypes.data + ids_L.itemsize * offsets_B1[bags[place]]
+        prefetch(at)
+        prefetch(at + CACHE_LINE)
 
 
 @jit

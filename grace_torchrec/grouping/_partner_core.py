@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_torchrec.grouping._pair_core import BAGS_AHEAD, U, prefetch_bag
 from grace_torchrec.grouping._token_core import count_shared, set_bits
 
 Int32s = npt.NDArray[np.int32]
@@ -49,16 +50,43 @@ def count_partners(
     counts = np.zeros(num_items, np.int32)
     touched = np.empty(num_items + 1, np.int32)
     for item in range(first, num_items, step):
-        num_touched = 0
-        for place in range(indptr_N1[item], indptr_N1[item + 1]):
-            at = offsets_B1[bags_L[place]]
-            while ranks_L[at] < item:
-                partner = ranks_L[at]
-                touched[num_touched] = partner
-                num_touched += counts[partner] == 0
-                counts[partner] += 1
-                at += 1
+        bags = bags_L[indptr_N1[item] : indptr_N1[item + 1]]
+        num_touched = _count_before(offsets_B1, ranks_L, bags, item, least, counts, touched)
         keep_best(touched[:num_touched], counts, least, partners_NK[item], counts_NK[item])
+        _clear_before(offsets_B1, ranks_L, bags, item, counts)
+
+
+@jit
+def _count_before(
+    offsets_B1: Int64s, ranks_L: Int32s, bags: Int32s, item: int, least: int,
+    counts_N: Int32s, enough: Int32s,
+) -> int:  # fmt: skip
+    """Count the lower ranks in ``bags``; write those that reach ``least``; return how many do."""
+    num = 0
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ranks_L, bags, place + BAGS_AHEAD)
+        at = offsets_B1[bags[place]]
+        while ranks_L[U(at)] < item:
+            partner = U(ranks_L[U(at)])
+            count = counts_N[partner] + 1
+            counts_N[partner] = count
+            enough[U(num)] = partner
+            num += count == least
+            at += 1
+    return num
+
+
+@jit
+def _clear_before(
+    offsets_B1: Int64s, ranks_L: Int32s, bags: Int32s, item: int, counts_N: Int32s
+) -> None:
+    """Clear the counters of the lower ranks in ``bags``."""
+    for place in range(bags.size):
+        prefetch_bag(offsets_B1, ranks_L, bags, place + BAGS_AHEAD)
+        at = offsets_B1[bags[place]]
+        while ranks_L[U(at)] < item:
+            counts_N[U(ranks_L[U(at)])] = 0
+            at += 1
 
 
 @jit
@@ -123,31 +151,31 @@ def keep_best(
     enough = 0
     highest = np.int64(0)
     for item in touched:
-        enough += counts_N[item] >= least
-        highest = max(highest, np.int64(counts_N[item]))
+        enough += counts_N[U(item)] >= least
+        highest = max(highest, np.int64(counts_N[U(item)]))
     threshold, ties = np.int64(least), np.int64(room)
     if enough > room:  # the K-th highest count, and how many of that count fit
         histogram = np.zeros(highest + 1, np.int32)
         for item in touched:
-            histogram[counts_N[item]] += 1
+            histogram[U(counts_N[U(item)])] += 1
         threshold = highest
         while histogram[threshold] < ties:
             ties -= histogram[threshold]
             threshold -= 1
     kept, num_equal = 0, 0
     for item in touched:
-        count = counts_N[item]
-        counts_N[item] = 0
+        count = counts_N[U(item)]
+        counts_N[U(item)] = 0
         if count > threshold or (enough <= room and count == threshold):
-            partners_K[kept] = item
-            counts_K[kept] = count
+            partners_K[U(kept)] = item
+            counts_K[U(kept)] = count
             kept += 1
         elif count == threshold:
-            touched[num_equal] = item  # read already: what is written lies behind
+            touched[U(num_equal)] = item  # read already: what is written lies behind
             num_equal += 1
     if enough > room:
         for item in np.sort(touched[:num_equal])[:ties]:
-            partners_K[kept] = item
+            partners_K[U(kept)] = item
             counts_K[kept] = threshold
             kept += 1
     partners_K[kept:] = -1

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from grace_kernels._jit import jit
 from grace_torchrec.grouping._beside_core import replace
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, worth
+from grace_torchrec.grouping._pair_core import U
 from grace_torchrec.grouping._partner_core import keep_best
 from grace_torchrec.grouping._queue_core import (
     HEAP,
@@ -242,10 +243,10 @@ def _drop_large(
     """Leave out partners of more than ``room`` items; return how many are left."""
     kept = 0
     for at in range(num_touched):
-        token = touched_T[at]
-        if sizes_T[token] > room:
-            counts_T[token] = 0
+        token = touched_T[U(at)]
+        if sizes_T[U(token)] > room:
+            counts_T[U(token)] = 0
         else:
-            touched_T[kept] = token
+            touched_T[U(kept)] = token
             kept += 1
     return kept

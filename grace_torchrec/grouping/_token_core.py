@@ -20,6 +20,7 @@ SKEWED = 16  # a list this many times longer is searched, not walked
 DENSE = 128  # tokens in one of so many bags have bits: at most 32 bytes for each id of the bags
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+U = np.uintp  # numba leaves out the wrap-around of negative indices
 _1, _2, _4, _6 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6)
 _56, _63 = np.uint64(56), np.uint64(63)
 
@@ -51,7 +52,7 @@ def count_shared(bits_DW: Words, one: int, other: int) -> Any:
     """Return in how many bags two tokens with bits stand."""
     shared = np.uint64(0)
     for word in range(bits_DW.shape[1]):
-        shared += count_ones(bits_DW[one, word] & bits_DW[other, word])
+        shared += count_ones(bits_DW[U(one), U(word)] & bits_DW[U(other), U(word)])
     return np.int64(shared)
 
 
@@ -60,8 +61,8 @@ def count_listed(lists: Int32s, start: int, end: int, bits_DW: Words, row: int) 
     """Return how many of the bags ``lists[start:end]`` have their bit in a row."""
     shared = np.uint64(0)
     for at in range(start, end):
-        bag = np.uint64(lists[at])
-        shared += (bits_DW[row, bag >> _6] >> (bag & _63)) & _1
+        bag = np.uint64(lists[U(at)])
+        shared += (bits_DW[U(row), bag >> _6] >> (bag & _63)) & _1
     return np.int64(shared)
 
 
@@ -70,7 +71,7 @@ def count_walked(lists: Int32s, one: int, one_end: int, other: int, other_end: i
     """Return how much two rising parts of a list share."""
     shared = 0
     while one < one_end and other < other_end:
-        left, right = lists[one], lists[other]
+        left, right = lists[U(one)], lists[U(other)]
         shared += left == right
         one += left <= right
         other += right <= left
@@ -90,8 +91,8 @@ def intersect(short: Int32s, long: Int32s, out: Int32s) -> Any:
         return _intersect_skewed(short, long, out)
     found, i, j = 0, 0, 0
     while i < short.size and j < long.size:
-        one, other = short[i], long[j]
-        out[found] = one
+        one, other = short[U(i)], long[U(j)]
+        out[U(found)] = one
         found += one == other
         i += one <= other
         j += other <= one
@@ -129,10 +130,10 @@ def remove(values: Int32s, gone: Int32s) -> int:
     """Remove ``gone`` from a rising list that holds all of it, in place; return what is left."""
     kept, next_gone = 0, 0
     for value in values:
-        if next_gone < gone.size and gone[next_gone] == value:
+        if next_gone < gone.size and gone[U(next_gone)] == value:
             next_gone += 1
         else:
-            values[kept] = value
+            values[U(kept)] = value
             kept += 1
     return kept
 
@@ -142,17 +143,17 @@ def unite(one: Int32s, other: Int32s, out: Int32s) -> int:
     """Write the union of two rising lists to ``out``; return its length."""
     i, j, size = 0, 0, 0
     while i < one.size and j < other.size:
-        left, right = one[i], other[j]
-        out[size] = min(left, right)
+        left, right = one[U(i)], other[U(j)]
+        out[U(size)] = min(left, right)
         size += 1
         i += left <= right
         j += right <= left
     while i < one.size:
-        out[size] = one[i]
+        out[U(size)] = one[U(i)]
         size += 1
         i += 1
     while j < other.size:
-        out[size] = other[j]
+        out[U(size)] = other[U(j)]
         size += 1
         j += 1
     return size

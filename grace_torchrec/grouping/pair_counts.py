@@ -104,7 +104,7 @@ def _count(layers: Trace, most_N: npt.NDArray[np.int64], threads: int) -> PairCo
 
     def count(first: int, last: int) -> int:
         """Count the pairs of some items, at the place where the edges before could end at most."""
-        start = ends_N1[first]
+        room = slice(ends_N1[first], ends_N1[last])
         used: int = _pair_core.count_pairs(
             offsets,
             ids,
@@ -113,8 +113,8 @@ def _count(layers: Trace, most_N: npt.NDArray[np.int64], threads: int) -> PairCo
             first,
             last,
             degrees_N,
-            partners[start:],
-            counts[start:],
+            partners[room],
+            counts[room],
         )
         return used
 

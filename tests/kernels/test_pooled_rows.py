@@ -113,9 +113,10 @@ def test_rewriting_ahead_gives_the_bits_of_rewriting_in_line(
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("by", [-(2**62), -1, 0, 1, 2**40])
-def test_a_row_outside_is_an_error_that_names_it(table_of, offsets_of, by, num_threads):
-    case = table_of(np.random.default_rng(0), hbm_share=0.5, num_hot=3)
+@pytest.mark.parametrize("num_hot", [0, 3])
+@pytest.mark.parametrize("by", [-(2**63), -(2**62), -1, 0, 1, 2**40, 2**62])
+def test_a_row_outside_is_an_error_that_names_it(table_of, offsets_of, by, num_hot, num_threads):
+    case = table_of(np.random.default_rng(0), hbm_share=0.5, num_hot=num_hot)
     end = 40 + case.stored_RD.shape[0]
     offsets = offsets_of([2, 0, 4, 1, 1, 1, 1])
     row_ids = np.arange(10, dtype=np.int64)

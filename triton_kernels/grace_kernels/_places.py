@@ -28,7 +28,7 @@ NO_SUBSETS = 0, 0
 # that copies it or -1, 0 without hot rows, parts_at, marks_at: the arrays of subset_tables.py, 0
 # where every subset of a cluster is stored).
 Table = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
-PARTS_AT, MARKS_AT = 10, 11
+HOT_AT, PARTS_AT, MARKS_AT = 9, 10, 11
 
 
 @jit

@@ -19,7 +19,7 @@ from grace_kernels._lookup import (
     sum_chunk,
     table_of,
 )
-from grace_kernels._places import U, plain_place, stored_place
+from grace_kernels._places import HOT_AT, U, plain_place, stored_place
 from grace_kernels._prefetch import prefetch_row
 from grace_kernels._rewrite import CHUNK_IDS, end_of_chunk, longest_bag
 from grace_kernels._sum_rows import AHEAD
@@ -121,15 +121,28 @@ def _place_rows(
 ) -> Any:
     """Write where the rows ``row_ids[begin:end]`` lie to ``places``.
 
+    Nothing branches on a row, so LLVM places several at once: what is outside is seen by its sign.
+
     Returns:
         -1, or the position of a row outside ``0 .. num_rows + num_stored - 1``; none is read.
     """
-    num_rows = table[5]
-    for position in range(begin, end):
-        row = row_ids[U(position)]
-        if row < 0 or row >= num_rows + num_stored:
-            return np.int64(position)
-        places[U(position - begin)] = _place_of(row, table)
+    last_row = table[5] + num_stored - 1
+    outside = np.int64(0)
+    if table[HOT_AT] == 0:
+        for i in range(end - begin):
+            row = row_ids[U(begin + i)]
+            outside |= row | (last_row - row)
+            places[U(i)] = _place_of(row, table)
+    else:
+        for i in range(end - begin):
+            row = row_ids[U(begin + i)]
+            outside |= row | (last_row - row)
+            if outside >= 0:  # else its hot row is looked up outside of the table
+                places[U(i)] = _place_of(row, table)
+    if outside < 0:
+        for position in range(begin, end):
+            if row_ids[U(position)] < 0 or row_ids[U(position)] > last_row:
+                return np.int64(position)
     return np.int64(-1)
 
 

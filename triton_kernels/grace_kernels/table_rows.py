@@ -263,7 +263,7 @@ class FeatureRows:
         at, out_at, size = ends.ctypes.data, out.ctypes.data, len(self.tables)
         for share in (False, True) if threads.may_share(num_threads) else (False,):
             count = num_threads if share else 1
-            with threads.one_at_a_time():
+            with threads.one_at_a_time() if share else ALONE:
                 SERVE[share, 8](
                     count, at, 0, at, size + 1, 0, 8, self.columns(False), 1, RAISE, out_at,
                     4 * self.width, reads, self._rare,
