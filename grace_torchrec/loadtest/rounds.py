@@ -101,7 +101,7 @@ def load_test(
 def _chosen(settings: Settings, recorder: Callable[[nn.Module], Any] | None) -> dict[str, Entrant]:
     """Return the entrants that are asked for."""
     known = entrants(settings.max_batch, settings.inflight, settings.workers)
-    names = settings.names or tuple(name for name in known if name != "ours_recorded")
+    names = settings.names or tuple(name for name, one in known.items() if one.by_default)
     for name in names:
         if name not in known:
             raise GraceError(f"serve-bench: no entrant {name!r}; there are {', '.join(known)}")

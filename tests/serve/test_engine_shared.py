@@ -11,8 +11,10 @@ from torchrec import KeyedJaggedTensor
 
 import grace_torchrec as grace
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.schedule.segment_program import segment_program
 from grace_torchrec.schedule.stream_pass import schedule_
 from grace_torchrec.serve.engine import Engine
+from grace_torchrec.serve.segmented_model import scheduled_module
 
 KEYS = ("item", "seen", "shop")
 PATIENCE_S = 60
@@ -54,6 +56,8 @@ def test_batches_that_share_streams_are_answered_bit_for_bit(
     served = served_of(model, plan_for(model, lookup=lookup), row_dtype="fp32")
     batches = [request_of(seed) for seed in range(24)]
     wanted = [served(*batch) for batch in batches]
+    segments = segment_program(scheduled_module(served)).graph.ops
+    assert any(segment.kind == "embedding" for segment in segments)
     with Engine(served, max_inflight=3, max_batch=1, streams=2) as engine:
         assert all(map(torch.equal, ask(engine, batches), wanted))
         told = engine.metrics.snapshot()
