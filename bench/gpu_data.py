@@ -29,7 +29,7 @@ class Table:
     singles: Tensor
 
     def device_rows(self) -> DeviceRows:
-        """All sums in the fast tier."""
+        """All sums in HBM."""
         return DeviceRows(
             self.rows_ND, self.rows_ND.shape[1], 0, self.sums_RD, num_hbm_sums=len(self.sums_RD)
         )

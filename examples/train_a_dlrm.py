@@ -43,7 +43,7 @@ def train(users: grace.Trace, epochs: int, out: str) -> None:
     model = build_model(users.num_items)
     optimize_in_backward(RowWiseAdagrad, model.model.sparse_arch.parameters(), {"lr": 0.05})
     model = DistributedModelParallel(model, device=cpu)
-    recorder = grace.TraceRecorder(model, max_bags=1 << 15).attach()
+    recorder = grace.TraceRecorder(model, max_bags=1 << 15, max_overhead=None).attach()
     dense = dict(in_backward_optimizer_filter(model.named_parameters())).values()
     pipeline = TrainPipelineSparseDist(model, torch.optim.Adam(dense, lr=0.002), cpu)
     writer, coming = SummaryWriter(f"{out}/tensorboard/rank-{rank}"), iter(given)

@@ -2,6 +2,10 @@
 
 The public names load on first use, so ``import grace_torchrec`` loads neither torch nor numpy.
 
+The rooms, as the data flows: traces -> grouping -> sums -> plans -> modules (what to store), schedule (how
+to run), where both meet serve; api.py has the verbs, cli and launch call them, views show values.  Beside
+them models, demo, loadtest, doctor.  What a room is, and in which order to read it, says its docstring.
+
 >>> import grace_torchrec as grace
 >>> grace.Trace.from_bags([[0, 1], [1]]).num_ids
 3

@@ -37,9 +37,10 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         A profile of every table whose features the batches have.
 
     Raises:
-        GraceError: a batch holds no KeyedJaggedTensor, no table reads one of its features, or an
-            id is outside its table.
-        NotSupported: the model holds no stock collection, or two tables of the same name.
+        GraceError: there are no batches, one holds no KeyedJaggedTensor or more than one, no table
+            reads one of its features, or an id is outside its table.
+        NotSupported: the model holds no stock collection, two tables of the same name, or a table
+            of a type other than fp32 and fp16; or a batch is VBE.
     """
     expect_model("profile", model)
     expect_batches("profile", batches)
@@ -100,7 +101,8 @@ def plan(
     Raises:
         PlanMismatch: the profile belongs to another model; names the table and both values.
         NoPlan: the tables fit in no memory; names the table, what it needs and what there is.
-        NotSupported: the model holds no stock collection.
+        NotSupported: the model holds no stock collection, two tables of the same name, or a table
+            of a type other than fp32 and fp16.
         GraceError: an argument is something else, or a number is out of range.
     """
     expect_model("plan", model)
@@ -149,7 +151,8 @@ def accelerate_(
 
     Raises:
         PlanMismatch: the plan was made for other tables; names the table and both values.
-        NotSupported: the model is in training mode, is itself a collection, or holds none.
+        NotSupported: the model is in training mode, is itself a collection, or holds none; or a
+            table is on a device, or of a type, that has no kernels.
         GraceError: ``tables`` names a table the model lacks.
     """
     expect_model("accelerate_", model)
@@ -168,6 +171,7 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
 
     Raises:
         PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
+        NotSupported: a module is sharded: restore before DistributedModelParallel.
     """
     expect_model("restore_", model)
     from grace_torchrec.modules import swap
@@ -213,7 +217,9 @@ def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> It
         The batches in order; for the swapped modules of ``model`` they answer what plain ones do.
 
     Raises:
-        GraceError: the model holds no swapped module, or ``prefetch`` is no number >= 0.
+        GraceError: the model holds no swapped module, or ``prefetch`` is no number >= 0; from the
+            iterator, a batch holds no bags or more than one, or they are malformed.
+        ValueError: from the iterator, an id is outside its table under ``raise``.
     """
     expect_model("rewrite", model)
     expect_batches("rewrite", batches)
@@ -236,6 +242,8 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
 
     Raises:
         GraceError: the model holds no swapped module, or there are no batches.
+        NotSupported: a module is sharded, or in training mode.
+        ValueError: an id is outside its table under ``raise``.
     """
     expect_model("verify", model)
     expect_batches("verify", batches)

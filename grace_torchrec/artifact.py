@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from grace_torchrec.errors import GraceError
@@ -106,8 +107,9 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
             _fsync(file)
         aside.chmod(0o755)
         _swap_in(aside, target)
-    except OSError as error:
-        raise GraceError(f"{target}: cannot be written: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:  # of a full disk comes the one or the other
+        told = getattr(error, "strerror", None) or error
+        raise GraceError(f"{target}: cannot be written: {told}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
 

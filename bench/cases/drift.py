@@ -128,7 +128,7 @@ def sampling(period: Period, model: Any, settings: Settings) -> list[dict[str, A
         most = max(LEAST_BAGS, round(share * period.live.num_bags))
         for how, recorder in (
             ("reservoir", _recorder(model, settings._replace(max_bags=most, half_life_bags=None))),
-            ("share", TraceRecorder(model, share=share, max_bags=1 << 30, max_ids=1 << 30, seed=settings.seed)),
+            ("share", TraceRecorder(model, share=share, max_overhead=None, max_bags=1 << 30, max_ids=1 << 30, seed=settings.seed)),
         ):  # fmt: skip
             for batch in requests(period.live):
                 recorder.observe(batch)
@@ -176,9 +176,13 @@ def _split(name: str, trace: Trace, seed: int) -> Period:
 
 def _recorder(model: Any, settings: Settings) -> TraceRecorder:
     """Make a recorder."""
-    half = settings.half_life_bags
     return TraceRecorder(
-        model, max_bags=settings.max_bags, max_ids=1 << 24, half_life_bags=half, seed=settings.seed
+        model,
+        max_bags=settings.max_bags,
+        max_ids=1 << 24,
+        max_overhead=None,
+        half_life_bags=settings.half_life_bags,
+        seed=settings.seed,
     )
 
 

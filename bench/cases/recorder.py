@@ -1,11 +1,13 @@
-"""recorder: what a TraceRecorder adds to a forward, at the rate at which a long stream is sampled.
+"""recorder: what a TraceRecorder adds to a forward, from its first batch or in a long stream.
 
 Flow: a TorchRec DLRM of one history (bags shaped as ml1m: 3,706 items, 30..330 ids) and eight short
-features -> the recorder sees ``--seen`` batches (not timed) -> rounds of batches with and without its
-hooks, in turns.  ``ratio`` is with over without, round by round; its interval is the 2.5 % and 97.5 %
-quantile of the median over rounds drawn again.
+features -> the recorder sees ``--seen`` batches (not timed, each looked at) -> rounds of batches with
+and without its hooks, in turns.  ``ratio`` is with over without, round by round; its interval is the
+2.5 % and 97.5 % quantile of the median over rounds drawn again.  ``share_of_time`` is what the recorder
+says that it took of the rounds in which it was attached.
 """
 
+import tempfile
 import time
 from typing import Any
 
@@ -22,11 +24,12 @@ from grace_torchrec.timing import interleave
 from grace_torchrec.traces.recorder import TraceRecorder
 from grace_torchrec.traces.synthetic import generate
 
+Batches = list[tuple[torch.Tensor, KeyedJaggedTensor]]
 ITEMS, SHORT, SHORT_ROWS, DIM, NUM_DENSE, DRAWS = 3706, 8, 1000, 64, 13, 2000
 
 
 def recorder_cost(
-    batch: int, seen: int, rounds: int, each: int, max_bags: int, seed: int
+    batch: int, seen: int, rounds: int, each: int, max_bags: int, max_overhead: float, seed: int
 ) -> dict[str, Any]:
     """Measure; return the fields of the case.
 
@@ -36,14 +39,13 @@ def recorder_cost(
         rounds: Timed rounds.
         each: Batches of a round.
         max_bags: See ``TraceRecorder``.
+        max_overhead: See ``TraceRecorder``; 0: None.
         seed: Of all draws.
     """
     torch.manual_seed(seed)
     model = _model()
     batches = _batches(batch, seed)
-    recorder = TraceRecorder(model, max_bags=max_bags, seed=seed)
-    for turn in range(seen):
-        recorder.observe(batches[turn % len(batches)][1])
+    recorder = _after(seen, model, batches, max_overhead or None, max_bags=max_bags, seed=seed)
     state = recorder.stats
 
     def run() -> None:
@@ -54,24 +56,47 @@ def recorder_cost(
 
     def recorded() -> None:
         """Answer them with the recorder attached."""
+        begin = time.perf_counter()
         with recorder.attach():
             run()
+        attached_s.append(time.perf_counter() - begin)
 
+    attached_s: list[float] = []
     times = interleave({"without": run, "with": recorded}, rounds)
     ratios = times["with"].over(times["without"])
     rng = np.random.default_rng(seed)
     medians = np.median(rng.choice(ratios.values_R, (DRAWS, rounds)), axis=1)
-    begin = time.process_time()
-    for turn in range(each):
-        recorder.observe(batches[turn % len(batches)][1])
+    stats = recorder.stats
     return {
-        "batch": batch, "bags_seen": state.bags_seen, "bags_held": state.bags_held,
+        "max_overhead": max_overhead, "batch": batch, "bags_seen": state.bags_seen, "bags_held": state.bags_held,
         "bytes_held": state.bytes_held, "max_bytes": recorder.max_bytes,
         "without_ms": times["without"].median / each * 1e3, "ratio": ratios.summary(),
         "interval": np.quantile(medians, [0.025, 0.975]).tolist(), "rounds": rounds,
-        "observe_cpu_us": (time.process_time() - begin) / each * 1e6,
-        "batches_dropped": recorder.stats.batches_dropped, "machine": machine(),
+        "batches": len(attached_s) * each, "batches_passed": stats.batches_passed,
+        "share_of_time": stats.seconds_spent / sum(attached_s),
+        "observe_cpu_us": _observe_us(recorder, batches, each),
+        "batches_dropped": stats.batches_dropped, "machine": machine(),
     }  # fmt: skip
+
+
+def _after(
+    seen: int, model: nn.Module, batches: Batches, max_overhead: float | None, **options: Any
+) -> TraceRecorder:
+    """Return a recorder with the sample of one that has looked at ``seen`` batches."""
+    before = TraceRecorder(model, max_overhead=None, min_support=1, **options)
+    for turn in range(seen):
+        before.observe(batches[turn % len(batches)][1])
+    with tempfile.TemporaryDirectory() as folder:
+        before.save(f"{folder}/seen")
+        return TraceRecorder.resume(f"{folder}/seen", model, max_overhead=max_overhead, **options)
+
+
+def _observe_us(recorder: TraceRecorder, batches: Batches, each: int) -> float:
+    """Return the CPU time of one batch after the other, nothing between them."""
+    begin = time.process_time()
+    for turn in range(each):
+        recorder.observe(batches[turn % len(batches)][1])
+    return (time.process_time() - begin) / each * 1e6
 
 
 def _model() -> nn.Module:
@@ -87,7 +112,7 @@ def _model() -> nn.Module:
     return DLRM(collection, NUM_DENSE, [512, 256, DIM], [512, 256, 1]).eval()
 
 
-def _batches(batch: int, seed: int) -> list[tuple[torch.Tensor, KeyedJaggedTensor]]:
+def _batches(batch: int, seed: int) -> Batches:
     """Return 20 batches."""
     trace = generate(ITEMS, 20 * batch, seed, pooling=(30, 330))
     rng, found = np.random.default_rng(seed), []
@@ -111,10 +136,19 @@ def _batches(batch: int, seed: int) -> list[tuple[torch.Tensor, KeyedJaggedTenso
 @click.option("--rounds", type=click.IntRange(min=2), default=20, show_default=True)
 @click.option("--each", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--max-bags", type=click.IntRange(min=1), default=8192, show_default=True)
+@click.option(
+    "--max-overhead",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    default=0.01,
+    show_default=True,
+    help="Share of the wall time; 0: no bound.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    batch: int, seen: int, rounds: int, each: int, max_bags: int, seed: int, as_json: bool
-) -> None:
+    batch: int, seen: int, rounds: int, each: int, max_bags: int, max_overhead: float, seed: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Parse, measure, print."""
-    emit(recorder_cost(batch, seen, rounds, each, max_bags, seed), as_json, "recorder")
+    found = recorder_cost(batch, seen, rounds, each, max_bags, max_overhead, seed)
+    emit(found, as_json, "recorder")

@@ -2,7 +2,8 @@
 
 Flow: called by ``paper_greedy``.  Source: GRACE, ASPLOS'23 (anchor = busiest item that is free;
 admit the neighbour of greatest value; a cluster of k items costs 2**k - 1 - k rows).  The stop
-rules are derived, see ``paper_greedy``.
+rules are derived, see ``paper_greedy``.  ``grow`` is one function, for each of its steps needs all
+that is known of the cluster so far.
 Shapes: N items, N1 = N + 1, E directed edges, C clusters, C1 = C + 1, M members.
 """
 

@@ -4,6 +4,8 @@ Flow: called by ``set_merge``.  Byte-pair encoding, on sets instead of sequences
 item or a stored set, a bag is a set of tokens.  A merge takes both tokens out of the bags that
 hold them and puts the new one in.  Counts of candidates only fall (but for the new token's), so
 a candidate that leaves the heap is recounted and goes back unless it is still the first.
+``_merge_while_room`` is one function, the longest of all: in a first version, which bound and cut arrays
+in its loop, numba spent a third of the samples of a profile on counting references.
 Shapes: B bags, N items, R merges, T = N + R tokens, K partners, L ids.
 """
 
@@ -156,7 +158,8 @@ def _merge_while_room(
 ) -> None:
     """Merge until the budget is spent, an array is full, or the heap is empty.
 
-    No array is made, cut or bound here: numba would count its references in the innermost loop.
+    On the way of a candidate that goes back, which nearly all do, no array is made, cut or bound:
+    numba would count its references each time.
     """
     num_kept = best_K.size
     while (

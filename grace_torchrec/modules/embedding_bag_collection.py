@@ -130,6 +130,10 @@ class GraceEmbeddingBagCollection(StoredTables):
             lookup, pooled, reads = served
             self.count_reads(lookup.chosen, reads)
             return self._keyed(pooled)
+        return self._by_ops(features)
+
+    def _by_ops(self, features: KeyedJaggedTensor | RewrittenBatch) -> KeyedTensor:
+        """Return what forward does, by registered ops: each lookup serves its features."""
         # Under a tracer features are a Proxy: in a graph fused tables rewrite in line, whatever
         # comes, and tables planned ahead take both.
         rewritten = isinstance(features, RewrittenBatch)

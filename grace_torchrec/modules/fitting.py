@@ -16,7 +16,15 @@ from grace_torchrec.plans.table_spec import table_specs
 def plan_of_each(
     collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan]
 ) -> list[TablePlan]:
-    """Return the plans of the tables in order; kernels trust them, so they must fit."""
+    """Return the plans of the tables in order; kernels trust them, so they must fit.
+
+    Args:
+        collection: The stock collection.
+        plans: Table name -> plan; plans of other tables are left out.
+
+    Raises:
+        PlanMismatch: a table has no plan, or one that was made for another table.
+    """
     for spec in table_specs(collection):
         if spec.name not in plans:
             raise PlanMismatch(

@@ -97,7 +97,7 @@ class Rewriter(nn.Module):
         ]
 
     def hot_rows(self) -> list[Tensor]:
-        """Return the rows of the fast tier that copy an item, for every table (or empty)."""
+        """Return the stored rows in HBM that copy an item, for every table (or empty)."""
         return self._of_every_table("hot_row", self._no_code)
 
     @property
@@ -192,7 +192,7 @@ def tensor_versions(tensors: Iterable[Tensor]) -> list[int]:
 
 
 def hot_rows(plan: TablePlan) -> npt.NDArray[np.int32]:
-    """Return item -> row of the fast tier's stored table that copies it, -1 if none; or empty."""
+    """Return item -> stored row in HBM that copies it, -1 if none; or empty."""
     hot = plan.placement.hot_items
     if not hot.size:
         return np.zeros(0, np.int32)

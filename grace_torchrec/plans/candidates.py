@@ -162,26 +162,6 @@ def split_validation(trace: Trace, seed: int = 0, in_order: bool = False) -> Bag
     return Bags(trace, trace.take(order[:keep]), trace.take(order[keep:]))
 
 
-def find_sums(
-    trace: Trace,
-    options: PlanOptions,
-    seed: int = 0,
-    in_order: bool = False,
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
-) -> Choice:
-    """Split the bags of a table and judge every candidate, see :func:`judge_all`.
-
-    Args:
-        trace: Bags of one table; ``num_items`` is the number of its rows.
-        options: Budget, methods, size limits and the least cut.
-        seed: See :func:`split_validation`.
-        in_order: See :func:`split_validation`.
-        memory_limit_bytes: Most memory that the counts of all pairs may take.
-    """
-    bags = split_validation(trace, seed, in_order)
-    return judge_all(bags, options, memory_limit_bytes)
-
-
 def judge_all(
     bags: Bags, options: PlanOptions, memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT
 ) -> Choice:

@@ -21,6 +21,9 @@ class CurvePoint:
         in_line_cut: Share of the row reads that the best method saves whose code is rewritten while
             serving.
         ahead_cut: The same of all methods, bags rewritten before they are served.
+
+    Raises:
+        GraceError: a number is out of range, or ``ahead_cut`` is below ``in_line_cut``.
     """
 
     num_sums: int

@@ -20,7 +20,7 @@ from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
 
 if TYPE_CHECKING:
-    from grace_torchrec.plans.plan import TablePlan
+    from grace_torchrec.plans.table_plan import TablePlan
 
 Int64s = npt.NDArray[np.int64]
 SET_ARRAYS = ("home_indptr", "set_row", "others_indptr", "others")  # fields of SetCode in order

@@ -13,7 +13,7 @@ from grace_sharding.memory_tiers import TierName
 from grace_torchrec.plans.held import stored_sets
 
 if TYPE_CHECKING:
-    from grace_torchrec.plans.plan import TablePlan
+    from grace_torchrec.plans.table_plan import TablePlan
 
 TIERS: tuple[TierName, ...] = ("hbm", "host")
 

@@ -3,4 +3,19 @@
 Flow: model -> OpGraph + OpStats -> *Schedule* -> lowered GraphModule, proven free of races.
 Source: RecOS, IJCAI'25 (its equations are not in the text we hold: what is derived says so).
 This package knows no plan and imports neither torchrec nor fbgemm.
+
+Read in this order:
+
+- the verb: stream_pass;
+- the operators: tracing, op_graph, resources (what they share), fusing (as a compiler leaves them);
+- their costs: op_stats, profiling, launches, roofline;
+- a schedule: schedule, priority, search, alike, issue_order, held_bytes, kept, exact (the shortest);
+- the model that follows it: lower, lifetimes, graph_module, straight_code, backends, tensor_pool;
+- the proof: program, telling, race_check, in_flight, interleavings;
+- a server that decides as queries come: stream_choice, embedding_order, monitor, online;
+- how long it takes: replay (one query), arrivals and simulator (many, and the paper's rivals);
+- other ways to run it: capture (CUDA graphs), compiling (torch.compile);
+- CPU streams, to test what a GPU would run: cpu_streams, worker_program, row_cache.
+
+Files ``_*.py`` hold the compiled loops of these.
 """

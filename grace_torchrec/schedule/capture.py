@@ -16,7 +16,7 @@ from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.stream_pass import schedule_
 from grace_torchrec.schedule.tracing import find_aliases, op_graph, trace
 
-SPARSE, DENSE = "submod_0", "submod_1"
+DENSE = "submod_1"
 
 
 def split_dense(model: nn.Module, example: tuple[Any, ...]) -> fx.GraphModule:

@@ -24,7 +24,6 @@ from grace_torchrec.schedule.priority import priority
 from grace_torchrec.schedule.stream_choice import chains
 
 CALIBRATIONS = Path(__file__).parent / "calibrations"
-MOST_STREAMS = 64
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,18 @@
-"""Serve: converted models that answer, take deltas, and are saved and loaded."""
+"""Serve: converted models that answer, and follow what changes: rows, requests, tastes.
+
+Flow: model + Plan -> *Served* -> an engine, deltas, refreshes, files.
+
+Read in this order:
+
+- making one: convert, copies, same_values;
+- its tables: table_batch_collection, inner_tables, table_pieces, row_types, parts and direct_rows (who
+  reads them), sharding, cache_stats;
+- the value: served, slots (two copies of its rows);
+- trained rows: delta, masters, members, tracked;
+- on disk: files, document, mapped_arrays;
+- without this package: torchscript, exported;
+- requests: engine, request_queue, request_form, joining, workers, worker_streams, live_model (what
+  answers now), shadow, outlook (when could one start);
+- what became of them: metrics, prometheus;
+- new plans: drift, refresh, refresh_record, proof, serving_place, background.
+"""

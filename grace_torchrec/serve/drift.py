@@ -3,6 +3,10 @@
 Flow: Plan + Profile of live bags -> *drift* -> verdict of each table -> Refresher, people.
 Live bags are rewritten by the op that serves.  They must be bags that the plan was not made from:
 ``recorder.profile(since_s=...)``.
+Like is compared with like.  A plan that was made without rare ids (``min_support``) predicts a cut of
+the other ids: whether it grew stale is asked of those ids of the live bags, ``like``; a plan that is
+made anew would be made without the rare ones too.  Whether it pays is asked of all: rare ids are read,
+and their code is.
 Derived, not from the paper: the interval, the break-even and the verdicts.
 The cut of B bags is ``1 - sum r / sum n``, ``r`` rows read and ``n`` ids of a bag.  Its interval is
 normal, by linearisation of the ratio: standard error ``sqrt(B / (B - 1) * sum (r - R n)^2) / sum n``
@@ -19,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from grace_torchrec.arguments import expect
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.make import check_profile_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
@@ -61,7 +66,8 @@ class TableDrift:
             surely; ``worse than none``: it is below the break-even, surely; ``no sums``: left
             stock; ``too few bags``.
         predicted: Cut that the plan predicts.
-        live: Cut of the live bags.
+        live: Cut of the live bags; the break-even is a bound on it.
+        like: Cut of those of their ids that the prediction counts; the tolerance is for it.
         break_even: The cut below which the table is better left stock.
     """
 
@@ -69,6 +75,7 @@ class TableDrift:
     verdict: DriftVerdict
     predicted: float
     live: LiveCut
+    like: LiveCut
     break_even: float
 
 
@@ -102,17 +109,26 @@ class Drift:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def drift(plan: Plan, live: Profile, *, tolerance: float = 0.02, confidence: float = 0.95) -> Drift:
+def drift(
+    plan: Plan,
+    live: Profile,
+    *,
+    like: Profile | None = None,
+    tolerance: float = 0.02,
+    confidence: float = 0.95,
+) -> Drift:
     """Compare the predicted cut of every table with that of live bags.
 
     Args:
         plan: What is served.
-        live: Bags that came after those that the plan was made from.
+        live: Bags that came after those that the plan was made from, with every id.
+        like: The same bags without the ids that would be left out of a profile to plan from, as they
+            were of the plan's (default: ``live``, for plans from profiles with every id).
         tolerance: How far a cut may fall below the prediction, 0..1.
         confidence: Of the intervals, above 0 and below 1.
 
     Raises:
-        GraceError: a number is out of range.
+        GraceError: an argument is something else, or a number is out of range.
         PlanMismatch: the bags are not those of the tables of this plan.
 
     A verdict but ``fine`` is given only where the whole interval says so.
@@ -121,13 +137,18 @@ def drift(plan: Plan, live: Profile, *, tolerance: float = 0.02, confidence: flo
         raise GraceError(
             f"drift: give tolerance in 0..1 and confidence in 0..1, got {tolerance}, {confidence}"
         )
-    check_profile_fits(live, [table.spec for table in plan.tables.values()])
+    expect("drift", "plan", plan, Plan)
+    expect("drift", "live", live, Profile)
+    specs = [table.spec for table in plan.tables.values()]
+    for profile in (live, like):
+        if profile is not None:
+            check_profile_fits(profile, specs)
     found = {}
     for key, table in plan.tables.items():
-        profiled = live.tables.get(table.spec.name)
+        cuts = _cut_of(table, live, confidence)
         found[key] = _table_drift(
-            table, None if profiled is None else profiled.trace, plan.options.min_gain,
-            tolerance, confidence,
+            table, cuts, cuts if like is None else _cut_of(table, like, confidence),
+            plan.options.min_gain, tolerance,
         )  # fmt: skip
     return Drift(found, tolerance, confidence)
 
@@ -161,13 +182,18 @@ def break_even(table: TablePlan, min_gain: float) -> float:
     return max(min_gain, reading)
 
 
+def _cut_of(table: TablePlan, bags: Profile, confidence: float) -> LiveCut:
+    """Measure what a table saves of its bags in a profile."""
+    profiled = bags.tables.get(table.spec.name)
+    if profiled is None:
+        return LiveCut(0.0, 0.0, 0.0, 0, 0)
+    return live_cut(profiled.trace, table.sums, confidence)
+
+
 def _table_drift(
-    table: TablePlan, trace: Trace | None, min_gain: float, tolerance: float, confidence: float
+    table: TablePlan, live: LiveCut, like: LiveCut, min_gain: float, tolerance: float
 ) -> TableDrift:
     """Judge one table."""
-    live = LiveCut(0.0, 0.0, 0.0, 0, 0)
-    if trace is not None:
-        live = live_cut(trace, table.sums, confidence)
     least, told = break_even(table, min_gain), table.predicted.cut
     verdict: DriftVerdict = "fine"
     if not table.num_sums:
@@ -176,6 +202,6 @@ def _table_drift(
         verdict = "too few bags"
     elif live.high < least:
         verdict = "worse than none"
-    elif live.high < told - tolerance:
+    elif like.bags >= LEAST_BAGS and like.high < told - tolerance:
         verdict = "stale"
-    return TableDrift(table.spec.key, verdict, told, live, least)
+    return TableDrift(table.spec.key, verdict, told, live, like, least)

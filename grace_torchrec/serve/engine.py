@@ -88,8 +88,10 @@ class Engine:
                 raise GraceError(f"Engine: {name} must be {least} or more, got {number!r}")
         if not 0 <= shadow <= 1:
             raise GraceError(f"Engine: shadow is a share of requests from 0 to 1, got {shadow!r}")
-        if recorder is not None and not callable(getattr(recorder, "observe", None)):
-            raise GraceError(f"Engine: recorder is a {type(recorder).__name__} without observe()")
+        is_class = isinstance(recorder, type)
+        if recorder is not None and (is_class or not callable(getattr(recorder, "observe", None))):
+            told = "a class" if is_class else f"a {type(recorder).__name__} without observe()"
+            raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
         self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0

@@ -7,7 +7,6 @@ more, requests go to the stock model.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
@@ -26,16 +25,15 @@ from grace_torchrec.serve.background import Turns, in_background
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.delta import Delta, publish_delta
 from grace_torchrec.serve.drift import Drift, drift
-from grace_torchrec.serve.proof import prove
+from grace_torchrec.serve.refresh_deltas import DeltaLog
+from grace_torchrec.serve.refresh_proof import prove_caught_up
 from grace_torchrec.serve.refresh_record import Refresh, Steps
 from grace_torchrec.serve.served import Served
 from grace_torchrec.serve.serving_place import Place, Serves
-from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.recorder import TraceRecorder
 
 When = Literal["drift", "always"]
 OVERDUE = ("stale", "worse than none", "no sums")
-PROOFS, WAIT_S = 8, 0.5  # most proofs of a new model, and from one to the next without a delta
 LEAST_BAGS = 100  # with an id, of the best recorded table; fewer make no plan
 
 
@@ -55,11 +53,13 @@ class Refresher:
         tolerance: See ``drift``.
         least_bags: Recorded bags with an id, of one table or more, without which nothing is refreshed.
         keep: Records of the history.
-        clock: Seconds since the epoch; that of the recorder.
+        clock: Seconds since the epoch (default: that of the recorder, by which bags are dated).
 
     Raises:
         NotSupported: the model holds no stock collection, or scripted models are asked for.
         GraceError: an argument is something else.
+
+    An engine has one refresher: a second one takes it over, and the first one fails from then on.
     """
 
     def __init__(
@@ -76,11 +76,14 @@ class Refresher:
         tolerance: float = 0.02,
         least_bags: int = LEAST_BAGS,
         keep: int = 1000,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         expect_model("Refresher", model)
         expect("Refresher", "recorder", recorder, TraceRecorder)
         expect("Refresher", "memory", memory, MemoryModel)
+        if options is not None:
+            expect("Refresher", "options", options, PlanOptions)
+        expect("Refresher", "example", example, tuple)
         self._specs = table_specs(model)
         if not self._specs:
             raise NotSupported("Refresher: model holds no stock EmbeddingBagCollection")
@@ -98,15 +101,13 @@ class Refresher:
         self._options = options or (plan.options if plan is not None else PlanOptions())
         self._model, self._recorder, self._memory = model, recorder, memory
         self._example, self._tolerance = example, tolerance
-        self._least_bags, self._clock = least_bags, clock
-        self._planned_at = clock()  # later bags are not among those the plan was made from
+        self._least_bags, self._clock = least_bags, clock or recorder.clock
+        self._planned_at = self._clock()  # later bags are not among those the plan was made from
+        self._has_rare_ids = True  # the plan was made from a profile with every id, for all we know
         self._history: deque[Refresh] = deque(maxlen=keep)
         self._count = 0
         self._one_refresh = threading.Lock()
-        self._deltas = threading.Lock()
-        self._missed: list[Delta] | None = None  # published since a rebuild read the rows
-        self._came = threading.Event()  # a delta did, since the rebuild caught up
-        self._version = 0  # of what is served, as far as deltas were published here
+        self._deltas = DeltaLog()
         self._turns: Turns | None = None
         numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
 
@@ -126,12 +127,16 @@ class Refresher:
         return tuple(self._history)
 
     def drift(self) -> Drift | None:
-        """Compare the plan that is served, None if there is none, with bags since it was made."""
-        plan = self.plan
+        """Compare the plan that is served, None if there is none, with bags since it was made.
+
+        A plan of a refresh is held against the ids that the next one would be made from.
+        """
+        plan, recorder = self.plan, self._recorder
         if plan is None:
             return None
-        live = self._recorder.profile(min_support=1, since_s=self._planned_at)  # rare ids count
-        return drift(plan, live, tolerance=self._tolerance)
+        live = recorder.profile(min_support=1, since_s=self._planned_at)  # rare ids are read too
+        like = None if self._has_rare_ids else recorder.profile(since_s=self._planned_at)
+        return drift(plan, live, like=like, tolerance=self._tolerance)
 
     def refresh_now(self) -> Refresh:
         """Rebuild from what is recorded now, wait for the end, and return what happened.
@@ -176,13 +181,12 @@ class Refresher:
         Returns:
             The version of what is served; 0 while the stock model is.
         """
-        with self._deltas:
+        with self._deltas.lock:
+            self._place.check()
             served = self._place.served
-            self._version = 0 if served is None else publish_delta(served, delta)
-            if self._missed is not None:
-                self._missed.append(delta)
-                self._came.set()
-            return self._version
+            version = 0 if served is None else publish_delta(served, delta)
+            self._deltas.note(delta, version)
+            return version
 
     def _refresh_alone(self) -> Refresh:
         """Refresh; the lock is held by the thread that works, whatever becomes of who waits for it."""
@@ -233,8 +237,7 @@ class Refresher:
         except Exception as error:
             return self._write_down(steps, "failed", f"while it {steps.name}", error)
         finally:
-            with self._deltas:
-                self._missed = None
+            self._deltas.end()
 
     def _rebuild(self, steps: Steps) -> tuple[str, str]:
         """Take every step; return outcome and reason."""
@@ -247,65 +250,40 @@ class Refresher:
         steps.begin("planned")
         plan = make_plan(self._specs, profile, self._memory, self._options)
         steps.plan = plan
-        if all(table.verdict == "leave stock" for table in plan.tables.values()):
+        why_not = self._why_not(plan)
+        if why_not:
             self._place.use_stock()
-            reasons = sorted({table.reason for table in plan.tables.values()})
-            return "stock", f"no table gains: {'; '.join(reasons)}"
+            return "stock", why_not
         steps.begin("converted")
         before = self._place.served
-        with self._deltas:  # rows are read from here on
-            self._missed, self._version = [], 0 if before is None else before.version
+        self._deltas.begin(0 if before is None else before.version)
         served = convert(self._model, plan, example=self._example, **self._conversion)
         steps.begin("proved")
-        caught_up = self._prove(served, profile, steps)
+        caught_up = prove_caught_up(self._model, served, profile, self._deltas, steps)
         steps.begin("flipped")
-        with self._deltas:
-            caught_up += self._catch_up(served)
-            if before is not None and before.version != self._version:
+        with self._deltas.lock:
+            caught_up += self._deltas.catch_up(served)
+            if before is not None and before.version != self._deltas.version:
                 raise GraceError(
                     "rows were published to the served model itself meanwhile; publish them with "
                     "Refresher.publish_delta"
                 )
             self._place.replace(served)
-        self._planned_at = planned_at
+        self._planned_at, self._has_rare_ids = planned_at, False
         return "flipped", f"caught up with {caught_up} deltas" if caught_up else ""
 
-    def _prove(self, served: Served, profile: Profile, steps: Steps) -> int:
-        """Refuse a model that computes something else than the stock one; return deltas caught up.
+    def _why_not(self, plan: Plan) -> str:
+        """Return why a new plan is not worth serving, or nothing.
 
-        Rows are in the stock model before they are published: a proof that fails may have come
-        between, so the next one waits for them.
-
-        Raises:
-            GraceError: it does, in proof after proof.
+        It was made without the rare ids, which it is served with: so it is held against these too.
         """
-        caught_up = 0
-        for left in reversed(range(PROOFS)):
-            with self._deltas:
-                caught_up += self._catch_up(served)
-            proof = prove(self._model, served, profile)
-            steps.worst = proof.worst
-            if proof:
-                return caught_up
-            if left:
-                self._came.wait(WAIT_S)
-        raise GraceError(
-            f"{proof.where}: a pooled value is {proof.worst:.3g} times as far from the stock model's "
-            f"as rounding allows, after {PROOFS} proofs; "
-            + (
-                "deltas come faster than proofs, publish fewer at a time"
-                if self._came.is_set()
-                else "were rows written and not published?"
-            )
-        )
-
-    def _catch_up(self, served: Served) -> int:
-        """Publish to a new model what it missed; return how many deltas that were."""
-        self._came.clear()
-        missed, self._missed = self._missed or [], []
-        for delta in missed:
-            publish_delta(served, delta)
-        return len(missed)
+        if all(table.verdict == "leave stock" for table in plan.tables.values()):
+            reasons = sorted({table.reason for table in plan.tables.values()})
+            return f"no table gains: {'; '.join(reasons)}"
+        found = drift(plan, self._recorder.profile(min_support=1), tolerance=self._tolerance)
+        if found.verdict == "worse than none":
+            return "the new plan is worse than none on the recorded bags, with their rare ids"
+        return ""
 
     def _write_down(
         self, steps: Steps, outcome: str, reason: str, error: Exception | None = None

@@ -38,8 +38,6 @@ from grace_torchrec.serve.table_pieces import batches_of
 
 Family = Literal["quant", "fused"]
 HostMemory = Literal["uvm", "uvm_caching"]
-# What fbgemm does with a bad id where no rewriting stands before it; it has no way to drop one.
-BOUNDS_CHECK = {"raise": BoundsCheckMode.FATAL, "zero_row": BoundsCheckMode.WARNING}
 
 
 @dataclass(frozen=True)

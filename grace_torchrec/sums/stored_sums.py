@@ -29,6 +29,10 @@ class StoredSums:
             its entries).
         set_items_S: int64 item ids; every set has two or more distinct items.
         code: How a bag finds its sums.
+
+    Raises:
+        GraceError: sets do not cover the items, hold fewer than two or one outside the table, or
+            the code is of other sets.
     """
 
     num_items: int

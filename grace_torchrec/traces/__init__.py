@@ -1,1 +1,13 @@
-"""Traces: the bags that users requested, where they come from and how they are split."""
+"""Traces: the bags that users requested, where they come from and how they are split.
+
+Flow: files, batches or a live model -> *Trace* -> *Profile* -> grouping and plans.
+
+Read in this order:
+
+- the values: trace, profile;
+- from files: readers (a file a format), shards (many files), array_files (pieces that wait on disk);
+- generated: synthetic, drifting;
+- from a live model: recorder, live_batches and live_hooks (where its bags are), reservoir (which are
+  held), recorder_files, recorder_stats and snapshots (what it writes and tells);
+- made of others: merge (joined, capped, sampled), split (fit, validation, test).
+"""

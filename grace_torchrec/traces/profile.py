@@ -7,7 +7,7 @@ Flow: traces or live batches -> *Profile* -> plans.  A profile is a folder on di
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -159,49 +159,63 @@ class Profile:
             raise GraceError(
                 f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}"
             )
-        try:
-            entries = {
-                str(name): (
-                    int(e["arrays"]),
-                    tuple(map(str, e["features"])),
-                    int(e["num_items"]),
-                    e["fingerprint"],
-                    str(e.get("note", "")),
-                )
-                for name, e in document["tables"].items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GraceError(
-                f"{path}: profile.json lacks or mistypes {error}; write the profile again"
-            ) from error
         tables = {}
-        for name, (index, features, num_items, wanted, note) in entries.items():
-            part = {
-                key.split(".", 1)[1]: a
-                for key, a in arrays.items()
-                if key.split(".", 1)[0] == str(index)
-            }
-            if not {"offsets", "ids"} <= set(part):
-                raise GraceError(
-                    f"{path}: table {name}: arrays are missing; write the profile again"
-                )
-            try:
-                trace = Trace(
-                    part["offsets"],
-                    part["ids"],
-                    num_items,
-                    weights_L=part.get("weights"),
-                    time_B=part.get("time"),
-                    split_L=part.get("split"),
-                    note=note,
-                )
-            except GraceError as error:
-                raise GraceError(
-                    f"{path}: table {name}: {error}; write the profile again"
-                ) from error
-            tables[name] = TableProfile(trace, features)
-            if tables[name].fingerprint() != wanted:
-                raise GraceError(
-                    f"{path}: table {name}: arrays do not match their fingerprint; write the profile again"
-                )
+        for name, entry in _entries(document, path).items():
+            tables[name] = _table(arrays, entry, f"{path}: table {name}")
         return cls(tables)
+
+
+class _Entry(NamedTuple):
+    """What ``profile.json`` says of one table."""
+
+    arrays: int
+    features: tuple[str, ...]
+    num_items: int
+    fingerprint: Any
+    note: str
+
+
+def _entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, _Entry]:
+    """Return the entries of the document by table name."""
+    try:
+        return {
+            str(name): _Entry(
+                int(e["arrays"]),
+                tuple(map(str, e["features"])),
+                int(e["num_items"]),
+                e["fingerprint"],
+                str(e.get("note", "")),
+            )
+            for name, e in document["tables"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GraceError(
+            f"{path}: profile.json lacks or mistypes {error}; write the profile again"
+        ) from error
+
+
+def _table(arrays: Mapping[str, npt.NDArray[Any]], entry: _Entry, where: str) -> TableProfile:
+    """Return the table of an entry; its arrays are those whose names begin with its number."""
+    part = {
+        key.split(".", 1)[1]: array
+        for key, array in arrays.items()
+        if key.split(".", 1)[0] == str(entry.arrays)
+    }
+    if not {"offsets", "ids"} <= set(part):
+        raise GraceError(f"{where}: arrays are missing; write the profile again")
+    try:
+        trace = Trace(
+            part["offsets"],
+            part["ids"],
+            entry.num_items,
+            weights_L=part.get("weights"),
+            time_B=part.get("time"),
+            split_L=part.get("split"),
+            note=entry.note,
+        )
+    except GraceError as error:
+        raise GraceError(f"{where}: {error}; write the profile again") from error
+    table = TableProfile(trace, entry.features)
+    if table.fingerprint() != entry.fingerprint:
+        raise GraceError(f"{where}: arrays do not match their fingerprint; write the profile again")
+    return table

@@ -3,7 +3,8 @@
 Flow: requests -> *TraceRecorder* -> Profile -> plans, drift, refresh.
 It stands beside the requests and never in their way: a batch is handed over only if nobody else
 holds the recorder at that moment (else it is dropped and counted), nothing it raises reaches a
-request, and what is not sampled is not read.  Files are written by a thread of its own.
+request, what is not sampled is not read, and its time is a bounded share of the wall time
+(``recorder_budget``).  Files are written by a thread of its own.
 Minimum support: an item that fewer than ``min_support`` sampled bags hold is in no profile handed
 out and in no file.
 """
@@ -11,30 +12,21 @@ out and in no file.
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from math import isfinite
 from typing import Any, cast
 
+from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.live_batches import LiveBatch, LiveTable, bags_in, live_places
+from grace_torchrec.traces.live_batches import LiveBatch, bags_in, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
-from grace_torchrec.traces.profile import Profile, TableProfile
-from grace_torchrec.traces.recorder_files import (
-    HalfLives,
-    Held,
-    load_held,
-    save_held,
-    supported,
-    trace_of,
-)
+from grace_torchrec.traces.live_sample import Limits, LiveSample, held_of
+from grace_torchrec.traces.profile import Profile
+from grace_torchrec.traces.recorder_budget import Budget
+from grace_torchrec.traces.recorder_files import HalfLives, Held, load_held, save_held
 from grace_torchrec.traces.recorder_stats import Losses, RecorderStats
-from grace_torchrec.traces.reservoir import Reservoir, SampledBag
 from grace_torchrec.traces.snapshots import Snapshots
-
-BAG_BYTES = 512  # of a bag beside its ids: objects of Python, measured by a test
-MOST_LAYOUTS = 64  # of features in batches, remembered
+from grace_torchrec.traces.steady_clock import steady_time
 
 
 class TraceRecorder:
@@ -45,6 +37,9 @@ class TraceRecorder:
         max_bags: Most bags held of each table.
         max_ids: Most ids held of each table.
         max_bag_ids: Longer bags are not held, but counted.
+        max_overhead: Share of the wall time that requests may wait for the recorder, above 0 and
+            below 1: whole batches pass unseen for it, and those that are seen stand for them.
+            None: every batch is looked at, as to record a set of batches that has an end.
         share: Share of the bags that is offered to the sample, above 0 and up to 1.
         half_life_bags: After so many bags of a table a bag weighs twice; None: all weigh the same.
         half_life_s: The same by seconds; one of the two at most.
@@ -52,9 +47,14 @@ class TraceRecorder:
         seed: Of the draws.
         clock: Seconds since the epoch.
 
+    Attributes:
+        model: Whose bags are sampled.
+        min_support: See above.
+        clock: See above.
+
     Raises:
         NotSupported: the model holds no collection, or two tables of the same name.
-        GraceError: a number is out of range.
+        GraceError: the model is none, or a number is out of range.
     """
 
     def __init__(
@@ -64,13 +64,15 @@ class TraceRecorder:
         max_bags: int = 8192,
         max_ids: int = 1 << 20,
         max_bag_ids: int = 1 << 14,
+        max_overhead: float | None = 0.01,
         share: float = 1.0,
         half_life_bags: float | None = None,
         half_life_s: float | None = None,
         min_support: int = 2,
         seed: int = 0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
+        expect_model("TraceRecorder", model)
         if min(max_bags, max_ids, max_bag_ids, min_support) < 1 or max_bag_ids > max_ids:
             raise GraceError(
                 "recorder: give max_bags, max_ids, max_bag_ids and min_support of 1 or more, and "
@@ -78,43 +80,46 @@ class TraceRecorder:
             )
         if not 0 < share <= 1:
             raise GraceError(f"recorder: share is {share}; give a number above 0, up to 1")
+        if max_overhead is not None and not 0 < max_overhead < 1:
+            raise GraceError(
+                f"recorder: max_overhead is {max_overhead}; give a share above 0 and below 1, or None"
+            )
         halves = [half for half in (half_life_bags, half_life_s) if half is not None]
         if len(halves) > 1 or any(not half > 0 for half in halves):
             raise GraceError("recorder: give one half-life, of bags or of seconds, above 0")
-        self.model, self.min_support, self.max_bag_ids = model, min_support, max_bag_ids
-        finite = [
+        self.model, self.min_support, self.clock = model, min_support, clock
+        half_lives = HalfLives(*(
             half if half and isfinite(half) else None for half in (half_life_bags, half_life_s)
-        ]
-        self._half_lives, self._clock = HalfLives(*finite), clock
+        ))  # fmt: skip
         source = random.Random(seed)
-        self._tables = {t.name: t for place in live_places(model) for t in place.tables}
-        self._names = tuple(self._tables)
-        self._held = {
-            name: Reservoir(max_bags, max_ids, share, random.Random(source.random()))
-            for name in self._tables
-        }
-        self._layouts: dict[tuple[tuple[str, ...], tuple[str, ...]], _Layout] = {}
-        self._one_at_a_time = threading.Lock()
+        tables = {table.name: table for place in live_places(model) for table in place.tables}
+        self._names = tuple(tables)
         self._losses = Losses()
+        limits = Limits(max_bags, max_ids, max_bag_ids, share)
+        self._sample = LiveSample(tables, limits, half_lives, source, self._losses)
+        self._budget = Budget(max_overhead, random.Random(source.random()))
+        self._one_at_a_time = threading.Lock()
         self._hooks, self._snapshots = list[Any](), cast(Snapshots | None, None)
 
     @property
     def max_bytes(self) -> int:
         """Most bytes that the sample of all tables takes."""
-        sizes = [(self._tables[name].id_bytes, held) for name, held in self._held.items()]
-        return sum(held.max_bags * BAG_BYTES + held.max_ids * size for size, held in sizes)
+        return self._sample.max_bytes
 
     @property
     def stats(self) -> RecorderStats:
         """What was seen, kept and lost."""
-        sizes = [(self._tables[name].id_bytes, held) for name, held in self._held.items()]
-        bags = sum(len(held.entries) for _, held in sizes)
         losses, written = self._losses, self._snapshots
+        with self._one_at_a_time:
+            seen, bags, ids, size = self._sample.count()
+            passed, spent_s = self._budget.passed, self._budget.spent_s
         return RecorderStats(
-            bags_seen=sum(held.bags_seen for _, held in sizes),
+            bags_seen=seen,
             bags_held=bags,
-            ids_held=sum(held.num_ids for _, held in sizes),
-            bytes_held=bags * BAG_BYTES + sum(size * held.num_ids for size, held in sizes),
+            ids_held=ids,
+            bytes_held=size,
+            batches_passed=passed,
+            seconds_spent=spent_s,
             batches_dropped=losses.dropped,
             batches_failed=losses.failed,
             bags_too_long=losses.too_long,
@@ -134,7 +139,7 @@ class TraceRecorder:
         """
         self.detach()
         for place in live_places(self.model):
-            names = tuple(t.name for t in place.tables if t.name in self._tables)
+            names = tuple(t.name for t in place.tables if t.name in self._sample.tables)
             hook = LiveHook(self.observe, names)
             self._hooks.append(place.module.register_forward_pre_hook(hook, with_kwargs=True))
         return self
@@ -162,8 +167,8 @@ class TraceRecorder:
                 self._losses.add("dropped")
                 return
             try:
-                for bags in bags_in((batch,), {}):
-                    self._offer(LiveBatch(bags), self._names if tables is None else tuple(tables))
+                if not self._budget.passes():
+                    self._look(batch, self._names if tables is None else tuple(tables))
             finally:
                 self._one_at_a_time.release()
         except Exception as error:
@@ -173,11 +178,11 @@ class TraceRecorder:
         """Return the sampled bags of every table, in the order in which they came.
 
         Args:
-            min_support: Items in fewer of these bags are left out; default: the recorder's.
-            since_s: Only bags that came after this time, seconds since the epoch.
+            min_support: Items in fewer of all sampled bags are left out; default: the recorder's.
+            since_s: Only bags that came after this time, by the recorder's ``clock``.
         """
         least = self.min_support if min_support is None else min_support
-        return Profile({name: held.profile for name, held in self._sampled(least, since_s).items()})
+        return Profile({name: held.profile for name, held in self._held(least, since_s).items()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sample as a profile folder, whole or not at all.
@@ -187,7 +192,7 @@ class TraceRecorder:
         Raises:
             GraceError: ``path`` is something else, or cannot be written.
         """
-        save_held(path, self._sampled(self.min_support, None), self._half_lives)
+        save_held(path, self._held(self.min_support, None), self._sample.half_lives)
 
     def snapshots(self, path: str | os.PathLike[str], interval_s: float = 60.0) -> "TraceRecorder":
         """Save every ``interval_s`` seconds from a thread of its own; return self.
@@ -239,76 +244,21 @@ class TraceRecorder:
             PlanMismatch: the model has other tables.
         """
         recorder = cls(model, **options)
-        for name, saved in load_held(path, recorder._tables, recorder._half_lives).items():
-            held = recorder._held[name]
-            held.bags_seen, held.limit, held.base = saved.bags_seen, saved.limit, saved.base
-            for entry in saved.entries:
-                held.add(-entry.minus_key, entry.bag)
+        sample = recorder._sample
+        sample.go_on_from(load_held(path, sample.tables, sample.half_lives))
         return recorder
 
-    def _offer(self, batch: LiveBatch, names: tuple[str, ...]) -> None:
-        """Offer every bag of a batch to the sample of its table."""
-        now = self._clock()
-        for table, places in self._layout(batch.keys, names):
-            held = self._held[table.name]
-            half_lives = 0.0
-            if self._half_lives.bags is not None:
-                half_lives = held.bags_seen / self._half_lives.bags
-            elif self._half_lives.seconds is not None:
-                half_lives = now / self._half_lives.seconds
-            take = partial(self._taken, batch, table, places, now)
-            held.offer(len(places) * batch.stride, half_lives, take)
-
-    def _taken(
-        self, batch: LiveBatch, table: LiveTable, places: tuple[int, ...], now: float, number: int
-    ) -> SampledBag | None:
-        """Copy the bag ``number`` of a table in a batch; None where it is not to be held."""
-        feature, sample = divmod(number, batch.stride)
+    def _look(self, batch: Any, names: tuple[str, ...]) -> None:
+        """Offer every bag of a batch to the sample of its table; the time is counted."""
         try:
-            ids, weights = batch.bag(places[feature], sample, table)
-        except GraceError as error:
-            self._losses.add("refused", error)
-            return None
-        if ids.size > self.max_bag_ids:
-            self._losses.add("too_long")
-        if not 0 < ids.size <= self.max_bag_ids:
-            return None
-        narrow = "int32" if table.num_rows <= 2**31 else "int64"
-        kept = None if weights is None else weights.astype("float32")
-        return SampledBag(ids.astype(narrow), kept, now)
+            for bags in bags_in((batch,), {}):
+                self._sample.offer(LiveBatch(bags), names, self._budget.times, self.clock())
+        finally:
+            self._budget.looked()
 
-    def _layout(self, keys: tuple[str, ...], names: tuple[str, ...]) -> "_Layout":
-        """Return the tables of these whose features all are in a batch, and where."""
-        found = self._layouts.get((keys, names))
-        if found is None:
-            place = {key: number for number, key in enumerate(keys)}
-            tables = [self._tables[name] for name in names]
-            found = [
-                (table, tuple(place[feature] for feature in table.features))
-                for table in tables
-                if all(feature in place for feature in table.features)
-            ]
-            if len(self._layouts) >= MOST_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[keys, names] = found
-        return found
-
-    def _sampled(self, min_support: int, since_s: float | None) -> Mapping[str, Held]:
+    def _held(self, min_support: int, since_s: float | None) -> Mapping[str, Held]:
         """Return what is held now; requests that come meanwhile are dropped for a moment."""
         with self._one_at_a_time:
-            now = {
-                name: (list(held.entries), held.bags_seen, held.limit, held.base)
-                for name, held in self._held.items()
-            }
-        sampled = {}
-        for name, (entries, seen, limit, base) in now.items():
-            table = self._tables[name]
-            kept = [e for e in entries if since_s is None or e.bag.seen_s > since_s]
-            kept.sort(key=lambda entry: entry.number)
-            trace, alive = supported(trace_of(kept, table), min_support)
-            left = [kept[bag] for bag in alive]
-            sampled[name] = Held(TableProfile(trace, table.features), left, seen, limit, base)
-        return sampled
-
-
-_Layout = list[tuple[LiveTable, tuple[int, ...]]]
+            now = self._sample.copy()
+        tables = self._sample.tables
+        return {name: held_of(one, tables[name], min_support, since_s) for name, one in now.items()}

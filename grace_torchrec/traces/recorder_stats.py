@@ -12,10 +12,13 @@ class RecorderStats:
     """What a recorder saw, kept and lost, since it was made.
 
     Attributes:
-        bags_seen: Bags that passed, of all tables, empty ones included.
+        bags_seen: Bags that passed, of all tables, empty ones included.  Where batches passed
+            unseen, an estimate: a batch that was looked at counts as many times as it stands for.
         bags_held: Bags in the sample.
         ids_held: Ids in the sample.
         bytes_held: Bytes of the sample, about.
+        batches_passed: Batches that passed unseen, so that ``max_overhead`` holds.
+        seconds_spent: Time that looks at batches took; not counted where ``max_overhead`` is None.
         batches_dropped: Batches that came while the recorder was in use.
         batches_failed: Batches that could not be read.
         bags_too_long: Bags drawn and not held: they have more than ``max_bag_ids`` ids.
@@ -28,6 +31,8 @@ class RecorderStats:
     bags_held: int
     ids_held: int
     bytes_held: int
+    batches_passed: int
+    seconds_spent: float
     batches_dropped: int
     batches_failed: int
     bags_too_long: int

@@ -10,8 +10,11 @@ is all bags whose key is below a limit.  The limit starts at infinity.  Whenever
 or more ids, than allowed, the bag of the largest key goes and its key becomes the limit.  Equal weights: every
 bag seen has the same chance.  ``w_i = 2 ** (i / half_life)``: a bag ``half_life`` later counts twice.
 A bag is below the limit ``t`` with hazard ``a = w_i * t``: the hazards of passed bags add up to an
-exponential of mean 1 at the next one taken, so a request that is passed costs one subtraction, and
+exponential of mean 1 at the next one taken, so bags that are passed cost one subtraction, and
 the key of the one taken is ``-log(1 - u * (1 - exp(-a))) / w_i``, ``u`` uniform in 0..1.
+That exponential has no memory, so the tables of a model share one (*NextDraw*): a batch of many tables
+from which nothing is taken costs one subtraction too.
+A bag that stands for ``m`` bags, since ``m - 1`` like it passed unseen, weighs ``m`` times as much.
 Where ids are what is bounded, a long bag is the one that goes a little more often: its chance is
 smaller by about its share of ``max_ids``.  ``share``: a bag is taken with this probability at most, ``a <= -log(1 - share)``.
 """
@@ -58,6 +61,26 @@ class Entry(NamedTuple):
     bag: SampledBag
 
 
+class NextDraw:
+    """Where the next bag that is taken is, counted in hazard.
+
+    Args:
+        random: Source of all draws.
+
+    Attributes:
+        random: The same.
+        hazard_left: Of the bags to pass until then.
+    """
+
+    def __init__(self, random: random.Random) -> None:
+        self.random = random
+        self.again()
+
+    def again(self) -> None:
+        """Draw it."""
+        self.hazard_left = self.random.expovariate(1.0)
+
+
 @dataclass(eq=False)
 class Reservoir:
     """The sample of one table; not safe from two threads at once.
@@ -66,10 +89,10 @@ class Reservoir:
         max_bags: Most bags held.
         max_ids: Most ids held, of all bags together.
         share: Most probable that a bag is taken, above 0 and up to 1.
-        random: Source of all draws.
+        draw: Where the next bag is taken; reservoirs may share it.
         entries: A heap.
         num_ids: Ids held.
-        bags_seen: Bags that were offered.
+        bags_seen: Bags that came by; counted by whoever offers them.
         limit: Keys below it are held.
         base: Where on the scale of weights ``w = 1`` is, in half-lives.
         taken: Bags that were ever held.
@@ -78,7 +101,7 @@ class Reservoir:
     max_bags: int
     max_ids: int
     share: float
-    random: random.Random
+    draw: NextDraw
     entries: list[Entry] = field(default_factory=list, repr=False)
     num_ids: int = 0
     bags_seen: int = 0
@@ -87,12 +110,19 @@ class Reservoir:
     taken: int = 0
 
     def __post_init__(self) -> None:
-        """Draw how far the first bag is."""
+        """Turn the share into a hazard."""
         self._most_hazard = -math.log1p(-self.share) if self.share < 1 else math.inf
-        self._hazard_left = self.random.expovariate(1.0)
+
+    def hazard(self, half_lives: float, times: int = 1) -> float:
+        """Return the hazard of a bag that comes now; arguments as in :meth:`offer`."""
+        return min(self._weight(half_lives) * times * self.limit, self._most_hazard)
 
     def offer(
-        self, num_bags: int, half_lives: float, take: Callable[[int], SampledBag | None]
+        self,
+        num_bags: int,
+        half_lives: float,
+        take: Callable[[int], SampledBag | None],
+        times: int = 1,
     ) -> None:
         """Let bags of one weight pass, and hold those that the draws say.
 
@@ -100,18 +130,19 @@ class Reservoir:
             num_bags: How many.
             half_lives: The weight of each is ``2 ** half_lives``, over all calls.
             take: Copies bag ``0 .. num_bags - 1``; None: it is not to be held, whatever was drawn.
+            times: Bags that each of them stands for.
         """
-        weight = self._weight(half_lives)
-        place, self.bags_seen = 0, self.bags_seen + num_bags
+        draw, weight = self.draw, self._weight(half_lives) * times
+        place = 0
         while place < num_bags:
             hazard = min(weight * self.limit, self._most_hazard)
             left = num_bags - place
-            if hazard * left < self._hazard_left or hazard <= 0:
-                self._hazard_left -= hazard * left
+            if hazard * left < draw.hazard_left or hazard <= 0:
+                draw.hazard_left -= hazard * left
                 return
-            place += max(1, min(left, math.ceil(self._hazard_left / hazard)))
-            key = -math.log1p(self.random.random() * math.expm1(-hazard)) / weight
-            self._hazard_left = self.random.expovariate(1.0)
+            place += max(1, min(left, math.ceil(draw.hazard_left / hazard)))
+            key = -math.log1p(draw.random.random() * math.expm1(-hazard)) / weight
+            draw.again()
             bag = take(place - 1)
             if bag is not None:
                 self.add(key, bag)

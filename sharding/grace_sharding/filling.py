@@ -98,7 +98,16 @@ def blocks_read(table: TableReads) -> Ints:
 
 
 def forced_to_hbm(tables: Sequence[TableReads], hbm_bytes: int, host_bytes: int) -> set[int]:
-    """Return tables whose originals must live in HBM because host memory cannot hold all."""
+    """Return tables whose originals must live in HBM because host memory cannot hold all.
+
+    Args:
+        tables: What each reads and holds.
+        hbm_bytes: Room in HBM.
+        host_bytes: Room in host memory.
+
+    Raises:
+        DoesNotFit: the originals of a table fit in neither; names the largest that is left.
+    """
     total = sum(table.original_bytes for table in tables)
     by_value = sorted(
         range(len(tables)), key=lambda t: -tables[t].total_reads / tables[t].original_bytes

@@ -6,9 +6,8 @@ search.  A price of an HBM byte and a weight of the two memories take the tables
 each picks its best variant by itself.  For a row of weights the price that fills HBM is found, and what
 is picked is judged exactly.  Alike tables all change their pick at one weight, so the balance may lie
 between two weights: from the best pick, the tables that relieve the busier memory at the least load
-for the other go over, as many as balance them.  Then it is improved table by table.  Time is the mean over
-resampled groups of held-out bags, half as many as there are: what host memory reads too much costs
-1 / beta of what it reads too little, so filling stops short of the balance by what bags differ.
+for the other go over, as many as balance them.  Then it is improved table by table.  Picks are judged by
+the times of :mod:`grace_sharding.stops`.
 Shapes: T tables, V variants of all tables, K rungs of all variants, G groups, W resamplings.
 """
 
@@ -18,17 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace_sharding.memory_tiers import MemoryModel
+from grace_sharding.stops import Curve, Stop, drawn, draws
 from grace_sharding.variants import GROUPS, Floats, Ints, Variant
 
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)  # of HBM, the rest is of host
-RESAMPLINGS = 48
 BISECTIONS = 24
 WORK, TABLE_WORK = 4_000_000, 100  # rungs that the improvement may sort; a table costs so many
 HALVINGS = 12  # steps to where the memories balance
 ROUNDS = 3  # of balancing, of the improvement
 LEAST_ROUND_GAIN = 0.01  # of the time: balancing that won less ends
-LAST_STEPS = 8  # in which each rung beside the best stop is taken
-LEAST_STOP_GAIN = 0.01  # of the time: for less, HBM is filled
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +50,6 @@ class Decision:
     host_read_T: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class Stop:
-    """How far HBM is filled: the time, the bytes, and the least worth that is still taken."""
-
-    time_s: float
-    hbm_bytes: float
-    worth: float
-
-
 def decide(
     tables: Sequence[Sequence[Variant]],
     memory: MemoryModel,
@@ -76,7 +64,7 @@ def decide(
         starts: Choices to begin with, beside those found here and the first variants.
         resample: Judge by resampled groups of bags, not by all bags at once.
     """
-    search = _Search(tables, memory, _draws() if resample else np.ones((1, GROUPS)))
+    search = _Search(tables, memory, draws() if resample else np.ones((1, GROUPS)))
     found = {tuple(np.zeros(len(tables), np.int64)), *map(tuple, starts), *search.priced()}
     judged = {picked: search.judge(np.array(picked)) for picked in sorted(found)}
     best = min(judged, key=lambda picked: judged[picked].time_s)
@@ -117,7 +105,7 @@ class _Search:
         self.bytes_K = np.concatenate([v.bytes_K for v in self.flat])
         self.worth_K = np.concatenate([v.worth_K for v in self.flat])
         self.reads_K = np.concatenate(reads)
-        self.drawn = [_drawn(v, draws_WG) for v in self.flat]
+        self.drawn = [drawn(v, draws_WG) for v in self.flat]
 
     def priced(self) -> set[tuple[int, ...]]:
         """What all tables pick at the price that fills HBM, for every weight."""
@@ -171,7 +159,7 @@ class _Search:
         steps.append(np.concatenate([self.drawn[v][1] for v in variants_T])[order])
         hbm_K1W = np.cumsum(np.concatenate(steps), axis=0)
         host_W = np.sum([self.drawn[v][2] for v in variants_T], axis=0)
-        curve = _Curve(bytes_K1, hbm_K1W, host_W, self.hbm_rate, self.host_rate)
+        curve = Curve(bytes_K1, hbm_K1W, host_W, self.hbm_rate, self.host_rate)
         stop_bytes, time_s = curve.best(self.hbm_bytes, exact)
         taken = int(np.searchsorted(bytes_K1, stop_bytes, side="left"))
         worth = float(worth_K[order[taken - 1]]) if taken else np.inf
@@ -283,79 +271,3 @@ class _Search:
             np.array(hbm),
             np.array(host),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """Reads of resampled bags, by how many rungs are in HBM.
-
-    Attributes:
-        bytes_K1: Bytes of HBM after each rung.
-        hbm_K1W: Bytes read from HBM then.
-        host_W: Bytes read from host memory in any case.
-        hbm_rate: Bytes a second.
-        host_rate: The same of host memory.
-    """
-
-    bytes_K1: Floats
-    hbm_K1W: Floats
-    host_W: Floats
-    hbm_rate: float
-    host_rate: float
-
-    def best(self, most_bytes: int, exact: bool) -> tuple[float, float]:
-        """Return the bytes at which the mean time is least, and that time.
-
-        Filling stops early only where that saves LEAST_STOP_GAIN of the time.
-
-        Args:
-            most_bytes: Bytes of HBM.
-            exact: Look inside the rungs around the best stop too.
-        """
-        whole = int(np.searchsorted(self.bytes_K1, most_bytes, side="right"))
-        last = min(float(most_bytes), float(self.bytes_K1[-1]))
-        times = self._times(self.hbm_K1W[:whole])
-        full_s = float(self._times(self._at(np.array([last])))[0])
-        at = int(times.argmin())
-        stops, times = np.append(self.bytes_K1[:whole], last), np.append(times, full_s)
-        if exact:
-            around = self.bytes_K1[max(0, at - 1) : at + 2]
-            inside = np.linspace(around[0], min(float(around[-1]), last), 2 * LAST_STEPS)
-            stops = np.append(stops, inside)
-            times = np.append(times, self._times(self._at(inside)))
-        best = int(times.argmin())
-        if full_s * (1 - LEAST_STOP_GAIN) <= times[best]:
-            return last, full_s
-        return float(stops[best]), float(times[best])
-
-    def _at(self, stops: Floats) -> Floats:
-        """Bytes read from HBM at any stops, in a straight line inside a rung."""
-        before = np.searchsorted(self.bytes_K1, stops, side="right") - 1
-        after = np.minimum(before + 1, self.bytes_K1.size - 1)
-        width = np.maximum(self.bytes_K1[after] - self.bytes_K1[before], 1e-30)
-        part = ((stops - self.bytes_K1[before]) / width)[:, None]
-        return self.hbm_K1W[before] + part * (self.hbm_K1W[after] - self.hbm_K1W[before])
-
-    def _times(self, hbm_SW: Floats) -> Floats:
-        """Mean time of the resamplings."""
-        total_W = self.host_W + self.hbm_K1W[-1]
-        slower = total_W - hbm_SW
-        slower /= self.host_rate
-        np.maximum(slower, hbm_SW / self.hbm_rate, out=slower)
-        return np.asarray(slower.mean(axis=1), np.float64)
-
-
-def _drawn(variant: Variant, draws_WG: Floats) -> tuple[Floats, Floats, Floats]:
-    """Resample the reads of a variant: from HBM in any case, of its rungs, from host memory."""
-    return (
-        draws_WG @ variant.hbm_read_G,
-        np.ascontiguousarray((draws_WG @ variant.rung_read_GK).T),
-        draws_WG @ variant.host_read_G,
-    )
-
-
-def _draws() -> Floats:
-    """Resamplings: how often each group is in, times two: half as many are drawn as there are."""
-    rng = np.random.default_rng(0)
-    drawn_WG = rng.multinomial(GROUPS // 2, np.full(GROUPS, 1 / GROUPS), RESAMPLINGS)
-    return drawn_WG.astype(np.float64) * 2

@@ -136,12 +136,12 @@ class MemoryModel:
 
     @property
     def hbm(self) -> Tier | None:
-        """The fast tier, if the machine has one."""
+        """HBM, if the machine has it."""
         return next((tier for tier in self.tiers if tier.name == "hbm"), None)
 
     @property
     def host(self) -> Tier:
-        """The host tier."""
+        """Host memory."""
         return next(tier for tier in self.tiers if tier.name == "host")
 
     @property
@@ -183,20 +183,6 @@ class MemoryModel:
 def machine_names() -> tuple[str, ...]:
     """Names that :meth:`MemoryModel.named` knows."""
     return tuple(_sheets())
-
-
-def machine_source(machine: str, tier: TierName) -> str:
-    """Where the numbers of a named machine come from, and whether the rate is a peak or usable.
-
-    Raises:
-        MemoryModelError: the machine is unknown or lacks that tier.
-    """
-    sheet = _sheets().get(machine, {}).get(tier)
-    if sheet is None:
-        raise MemoryModelError(
-            f"machine {machine!r} with tier {tier!r}: unknown, machines are {', '.join(machine_names())}"
-        )
-    return f"{sheet['source']} ({sheet['rate']} rate used)"
 
 
 @cache

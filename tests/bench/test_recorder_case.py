@@ -16,3 +16,5 @@ def test_it_reports_a_ratio_and_its_interval() -> None:
     assert 0 < found["interval"][0] <= found["ratio"]["median"] <= found["interval"][1]
     assert found["bytes_held"] < found["max_bytes"]
     assert found["batches_dropped"] == 0
+    assert found["batches_passed"] < found["batches"]
+    assert 0 < found["share_of_time"] < 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grace_torchrec.grouping.pair_counts import count_pairs
-from grace_torchrec.plans.candidates import find_sums, split_validation
+from grace_torchrec.plans.candidates import judge_all, split_validation
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.split import split_bags
@@ -21,7 +21,7 @@ def weighted(trace, weights):
 
 
 def test_items_that_come_together_are_stored_and_held_out_bags_read_less(grouped):
-    choice = find_sums(grouped(), PlanOptions())
+    choice = judge_all(split_validation(grouped()), PlanOptions())
     assert choice.method != "none"
     assert choice.reads.cut > 0.4
     assert choice.reads.cut == count_reads(choice.bags.validation, choice.held_sums).cut
@@ -29,7 +29,7 @@ def test_items_that_come_together_are_stored_and_held_out_bags_read_less(grouped
 
 
 def test_the_size_limit_with_the_greatest_cut_is_taken(grouped):
-    choice = find_sums(grouped(), GRACE)
+    choice = judge_all(split_validation(grouped()), GRACE)
     assert set(choice.cuts) == {f"grace size_limit={k}" for k in (3, 4, 5, 6, 7, 8)}
     assert choice.cuts[choice.best.picked] == max(choice.cuts.values()) == choice.reads.cut
     # bags are made of groups of four: three items a cluster must leave reads behind
@@ -37,7 +37,7 @@ def test_the_size_limit_with_the_greatest_cut_is_taken(grouped):
 
 
 def test_none_wins_where_ids_are_drawn_alone(uniform):
-    choice = find_sums(uniform(), PlanOptions())
+    choice = judge_all(split_validation(uniform()), PlanOptions())
     assert (choice.method, choice.sums.num_sums, choice.finalists) == ("none", 0, ())
     assert "on held-out bags, the least gain is 1.0%" in choice.reason
     assert choice.cuts
@@ -48,9 +48,9 @@ SHARED = Trace.from_bags([[0, i] for i in range(1, 60)] * 10)
 
 
 def test_what_is_picked_is_what_bags_can_use_as_they_arrive():
-    in_line = find_sums(SHARED, PlanOptions())
-    ahead = find_sums(SHARED, PlanOptions(rewriting="ahead"))
-    stock = find_sums(SHARED, PlanOptions(rewriting="ahead", lookup="stock"))
+    in_line = judge_all(split_validation(SHARED), PlanOptions())
+    ahead = judge_all(split_validation(SHARED), PlanOptions(rewriting="ahead"))
+    stock = judge_all(split_validation(SHARED), PlanOptions(rewriting="ahead", lookup="stock"))
     assert ahead.method == "set_merge"
     for choice in (in_line, stock):
         assert choice.method != "set_merge"
@@ -60,7 +60,9 @@ def test_what_is_picked_is_what_bags_can_use_as_they_arrive():
 
 
 def test_finalists_are_the_best_of_each_method(grouped):
-    choice = find_sums(grouped(), PlanOptions(rewriting="ahead", size_limits=(3, 4)))
+    choice = judge_all(
+        split_validation(grouped()), PlanOptions(rewriting="ahead", size_limits=(3, 4))
+    )
     assert {one.method for one in choice.finalists} == {name.split()[0] for name in choice.cuts}
     for one in choice.finalists:
         of_method = [cut for name, cut in choice.cuts.items() if name.split()[0] == one.method]
@@ -72,7 +74,7 @@ def test_finalists_are_the_best_of_each_method(grouped):
 def test_the_curve_rises_with_the_budget_and_ends_at_the_cuts_that_were_judged(grouped):
     for rewriting in ("in_line", "ahead"):
         options = PlanOptions(rewriting=rewriting, size_limits=(3, 4), budget=0.5)
-        choice = find_sums(grouped(), options)
+        choice = judge_all(split_validation(grouped()), options)
         assert [point.num_sums for point in choice.curve] == [12, 25, 50, 100, 200]
         for cut in ("in_line_cut", "ahead_cut"):
             cuts = [getattr(point, cut) for point in choice.curve]
@@ -84,34 +86,40 @@ def test_the_curve_rises_with_the_budget_and_ends_at_the_cuts_that_were_judged(g
 
 
 def test_where_nothing_is_fitted_there_is_no_curve():
-    choice = find_sums(Trace.from_bags([[b % 7] for b in range(100)], 7), PlanOptions())
+    choice = judge_all(
+        split_validation(Trace.from_bags([[b % 7] for b in range(100)], 7)), PlanOptions()
+    )
     assert (choice.curve, choice.cuts) == ((), {})
 
 
 @pytest.mark.parametrize("length", [0, 1])
 def test_bags_of_one_id_cannot_share_a_sum(length):
     trace = Trace.from_bags([[b % 7] * max(length, b % 2) for b in range(100)], 7)
-    choice = find_sums(trace, QUICK)
+    choice = judge_all(split_validation(trace), QUICK)
     assert choice.method == "none"
     assert choice.reason == "bags of 1.0 ids cannot share a sum"
 
 
 def test_too_few_bags_are_not_judged(grouped):
-    assert "9 bags were recorded, 10 or more" in find_sums(grouped(num_bags=9), QUICK).reason
-    assert "no bags" in find_sums(Trace.from_bags([[], []], 5), QUICK).reason
+    assert (
+        "9 bags were recorded, 10 or more"
+        in judge_all(split_validation(grouped(num_bags=9)), QUICK).reason
+    )
+    assert "no bags" in judge_all(split_validation(Trace.from_bags([[], []], 5)), QUICK).reason
 
 
 @pytest.mark.parametrize(
     "options", [PlanOptions(budget=0), PlanOptions(budget=0.001), PlanOptions(methods=())]
 )
 def test_options_can_forbid_sums(grouped, options):
-    assert find_sums(grouped(), options).reason == "the options allow no sums"
+    assert judge_all(split_validation(grouped()), options).reason == "the options allow no sums"
 
 
 def test_the_budget_is_a_multiple_of_the_rows(grouped):
     for budget in (0.05, 0.25, 1.0):
-        choice = find_sums(
-            grouped(), PlanOptions(budget=budget, methods=("grace",), size_limits=(4,))
+        choice = judge_all(
+            split_validation(grouped()),
+            PlanOptions(budget=budget, methods=("grace",), size_limits=(4,)),
         )
         assert choice.sums.num_sums <= 400 * budget
         assert choice.held_sums.num_sums <= 400 * budget
@@ -119,14 +127,18 @@ def test_the_budget_is_a_multiple_of_the_rows(grouped):
 
 def test_a_cut_below_the_least_gain_leaves_the_table_alone(grouped):
     trace = grouped()
-    cut = find_sums(trace, QUICK).reads.cut
+    cut = judge_all(split_validation(trace), QUICK).reads.cut
     assert (
-        find_sums(trace, PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut)).method
+        judge_all(
+            split_validation(trace),
+            PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut),
+        ).method
         == "grace"
     )
     assert (
-        find_sums(
-            trace, PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut + 1e-6)
+        judge_all(
+            split_validation(trace),
+            PlanOptions(methods=("grace",), size_limits=(3, 4), min_gain=cut + 1e-6),
         ).method
         == "none"
     )
@@ -134,10 +146,10 @@ def test_a_cut_below_the_least_gain_leaves_the_table_alone(grouped):
 
 def test_weights_that_all_differ_forbid_sums_and_equal_ones_do_not(grouped):
     trace = grouped()
-    all_differ = find_sums(weighted(trace, np.arange(trace.num_ids)), QUICK)
+    all_differ = judge_all(split_validation(weighted(trace, np.arange(trace.num_ids))), QUICK)
     assert "only ids of equal weight share a sum" in all_differ.reason
-    all_equal = find_sums(weighted(trace, np.full(trace.num_ids, 0.5)), QUICK)
-    assert all_equal.reads.cut == find_sums(trace, QUICK).reads.cut
+    all_equal = judge_all(split_validation(weighted(trace, np.full(trace.num_ids, 0.5))), QUICK)
+    assert all_equal.reads.cut == judge_all(split_validation(trace), QUICK).reads.cut
 
 
 def test_too_many_pairs_to_count_leave_the_table_alone_and_say_so():
@@ -145,19 +157,23 @@ def test_too_many_pairs_to_count_leave_the_table_alone_and_say_so():
     trace = Trace(
         np.array([0, *[everything.size * b for b in range(1, 11)]]), np.tile(everything, 10)
     )
-    assert "sums could not be chosen (pair counts:" in find_sums(trace, QUICK).reason
+    assert (
+        "sums could not be chosen (pair counts:" in judge_all(split_validation(trace), QUICK).reason
+    )
 
 
 def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped):
     trace = grouped()
-    whole = find_sums(trace, QUICK)
+    whole = judge_all(split_validation(trace), QUICK)
     need = count_pairs(trace).counts_E.size * 8
-    fewer = find_sums(trace, QUICK, memory_limit_bytes=need)
+    fewer = judge_all(split_validation(trace), QUICK, memory_limit_bytes=need)
     assert whole.best.refit.counted_share == 1
     assert 0 < fewer.best.refit.counted_share < 1
     assert fewer.method == "grace"
     assert 0 < fewer.reads.cut <= whole.reads.cut + 0.05
-    others = find_sums(trace, PlanOptions(methods=("subsets",)), memory_limit_bytes=need)
+    others = judge_all(
+        split_validation(trace), PlanOptions(methods=("subsets",)), memory_limit_bytes=need
+    )
     assert others.best.refit.counted_share == 1  # they count no pairs
 
 
@@ -181,8 +197,8 @@ def test_without_an_order_of_their_own_bags_are_permuted_by_the_seed():
 @pytest.mark.parametrize("share", [0.01, 1 / 16, 0.5, 0.9])
 def test_a_share_keeps_the_best_sums_and_never_more(grouped, method, share):
     options = PlanOptions(methods=(method,), size_limits=(4,), rewriting="ahead")
-    best = find_sums(grouped(), options).best
-    validation = find_sums(grouped(), options).bags.validation
+    best = judge_all(split_validation(grouped()), options).best
+    validation = judge_all(split_validation(grouped()), options).bags.validation
     for part, whole in (
         (best.first(share), best.refit.sums),
         (best.first_held(share), best.held_sums),
@@ -203,7 +219,9 @@ def rows_of(sums):
 
 
 def test_a_share_is_used_up_to_the_last_whole_cluster(grouped):
-    best = find_sums(grouped(), PlanOptions(methods=("grace",), size_limits=(4,))).best
+    best = judge_all(
+        split_validation(grouped()), PlanOptions(methods=("grace",), size_limits=(4,))
+    ).best
     sizes = np.diff(best.refit.sums.code.listed()[0])
     stored = np.cumsum((1 << sizes) - 1 - sizes)
     for clusters in (1, 3, stored.size - 1):
@@ -216,6 +234,6 @@ def test_real_bags_reach_the_cut_of_the_paper_greedy(trace_path, name, least):
     with np.load(trace_path(name)) as file:
         trace = Trace(file["indptr"], file["indices"])
     split = split_bags(trace)
-    choice = find_sums(split.train, GRACE, in_order=True)
+    choice = judge_all(split_validation(split.train, in_order=True), GRACE)
     assert choice.reads.cut >= least
     assert count_reads(split.test, choice.sums).cut >= least

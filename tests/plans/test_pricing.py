@@ -5,7 +5,7 @@ import pytest
 
 from grace_sharding.joint import decide
 from grace_sharding.variants import GROUPS
-from grace_torchrec.plans.candidates import find_sums
+from grace_torchrec.plans.candidates import judge_all, split_validation
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.pricing import Busy, priced, variants_of
 from grace_torchrec.sums.count_reads import count_reads
@@ -17,7 +17,7 @@ ROW, SECTOR = 256, 32
 
 @pytest.fixture(scope="module")
 def choice(grouped):
-    return find_sums(grouped(), QUICK)
+    return judge_all(split_validation(grouped()), QUICK)
 
 
 @pytest.fixture(scope="module")

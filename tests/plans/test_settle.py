@@ -7,7 +7,7 @@ import pytest
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import NoPlan
-from grace_torchrec.plans.candidates import find_sums
+from grace_torchrec.plans.candidates import judge_all, split_validation
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.traces.trace import Trace
@@ -19,12 +19,14 @@ TABLE = 400 * 256
 
 @pytest.fixture(scope="module")
 def good(grouped):
-    return find_sums(grouped(), QUICK)
+    return judge_all(split_validation(grouped()), QUICK)
 
 
 @pytest.fixture(scope="module")
 def single():
-    return find_sums(Trace.from_bags([[(b * b) % 40] for b in range(200)], 400), QUICK)
+    return judge_all(
+        split_validation(Trace.from_bags([[(b * b) % 40] for b in range(200)], 400)), QUICK
+    )
 
 
 def test_sums_that_cut_reads_are_used_where_everything_fits(spec_of, good, two_memories):
@@ -113,7 +115,7 @@ def test_fewer_sums_are_stored_where_they_drive_rows_out_of_hbm(spec_of, good, t
 def test_a_table_that_is_slower_alone_shares_hbm_where_the_whole_model_gains(
     spec_of, good, two_memories
 ):
-    few = find_sums(Trace.from_bags([[b % 40] for b in range(600)], 400), QUICK)
+    few = judge_all(split_validation(Trace.from_bags([[b % 40] for b in range(600)], 400)), QUICK)
     specs, memory = [spec_of("t_item"), spec_of("t_few")], two_memories(TABLE)
     item, other = settle(specs, [good, few], memory, QUICK)
     # alone the first table would sit whole in HBM, and every read of the other one in host memory

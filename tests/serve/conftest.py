@@ -1,6 +1,7 @@
 """Models to convert; tables, plans and batches are made as the tests of modules/ make them."""
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torchrec import KeyedJaggedTensor
 
+import grace_torchrec as grace
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.served import Served
@@ -19,6 +21,12 @@ _spec = importlib.util.spec_from_file_location(
 assert _spec is not None
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
+_spec = importlib.util.spec_from_file_location(
+    "refresh_world", Path(__file__).with_name("refresh_world.py")
+)
+assert _spec is not None
+refresh_world = sys.modules["refresh_world"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(refresh_world)
 table_of, collection_of, table_plan = _shared.table_of, _shared.collection_of, _shared.table_plan
 model_plan, batch_of = _shared.model_plan, _shared.batch_of
 plans_of, swap_of = _shared.plans_of, _shared.swap_of
@@ -88,3 +96,12 @@ def served_of(plan_for, batch) -> Callable[..., Served]:
         return convert(model, plan or plan_for(model), example=batch, **options)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def first() -> tuple[nn.Module, Plan]:
+    """Return the model of ``refresh_world``, and its plan from the bags of the first kind."""
+    model = refresh_world.model_of()
+    profile = grace.profile(refresh_world.WORLDS[0], model)
+    memory = grace.MemoryModel.named("h200")
+    return model, grace.plan(model, profile, memory, refresh_world.OPTIONS)

@@ -489,6 +489,7 @@ def test_awaiting_answers_and_cancelling_the_task_cancels_the_request() -> None:
         ({"shadow": 2}, "share of requests"),
         ({"shadow": 0.5}, "pass stock=model"),
         ({"recorder": object()}, "without observe"),
+        ({"recorder": grace.TraceRecorder}, "recorder is a class"),
         ({"stock": nn.Linear(1, 1)}, "stock is in training mode"),
     ],
 )

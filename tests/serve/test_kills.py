@@ -167,7 +167,7 @@ def kill_a_recorder(model: Any, path: Path, kills: int, seed: int) -> None:
 
         def work(shared: mmap.mmap = shared) -> None:
             """Go on from what is there; say what every finished snapshot must hold."""
-            options = {"min_support": 1, "max_bags": 50}
+            options = {"min_support": 1, "max_bags": 50, "max_overhead": None}
             recorder = (
                 TraceRecorder.resume(path, model, **options)
                 if path.exists()

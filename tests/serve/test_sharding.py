@@ -17,7 +17,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.serve.sharding import BOUNDS_CHECK, Spread, devices_told, shard_collection
+from grace_torchrec.serve.sharding import Spread, devices_told, shard_collection
 from grace_torchrec.serve.table_pieces import batches_of
 
 TIERS = {"t_hot": "hbm", "t_cold": "host"}
@@ -176,7 +176,6 @@ def test_bad_ids_never_reach_a_table_batch(model_of, served_of):
         served = served_of(model_of(), row_dtype="int8", **options)
         modes = {batch.bounds_check_mode_int for batch in batches_of(served.model)}
         assert modes == {BoundsCheckMode.NONE.value}
-    assert BOUNDS_CHECK["raise"] is BoundsCheckMode.FATAL
 
 
 def test_another_kind_of_sharding_is_refused_at_the_door(model_of, served_of):

@@ -13,11 +13,17 @@ from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 
 import grace_torchrec as grace
-from grace_torchrec.traces.recorder import BAG_BYTES, TraceRecorder
+from grace_torchrec.traces.live_sample import BAG_BYTES
+from grace_torchrec.traces.recorder import TraceRecorder
 from grace_torchrec.traces.recorder_files import supported
 from grace_torchrec.traces.trace import Trace
 
 BAGS = {"item": [[3, 1, 3], [], [7, 1]], "seen": [[2], [1, 2], []], "shop": [[0], [1], [1]]}
+
+
+def recorder_of(model: nn.Module, **options) -> TraceRecorder:
+    """A recorder that looks at every batch, unless it is told otherwise."""
+    return TraceRecorder(model, **{"max_overhead": None, **options})
 
 
 def model_of(is_weighted: bool = False) -> nn.Module:
@@ -46,7 +52,7 @@ def bags_of(trace: Trace) -> list[list[int]]:
 
 def test_two_lines_record_what_the_model_is_called_with() -> None:
     model = model_of()
-    recorder = grace.TraceRecorder(model, min_support=1).attach()
+    recorder = recorder_of(model, min_support=1).attach()
     model(batch_of(BAGS))
     profile = recorder.profile()
     assert bags_of(profile.tables["t_item"].trace) == [[3, 1, 3], [7, 1], [2], [1, 2]]
@@ -61,7 +67,7 @@ def test_two_lines_record_what_the_model_is_called_with() -> None:
 
 def test_a_sample_of_everything_is_the_profile_of_the_batches() -> None:
     model, batches = model_of(), [batch_of(BAGS)]
-    with TraceRecorder(model, min_support=1).attach() as recorder:
+    with recorder_of(model, min_support=1).attach() as recorder:
         model(batches[0])
     whole = grace.profile(batches, model).tables["t_shop"]
     assert recorder.profile().tables["t_shop"].fingerprint() == whole.fingerprint()
@@ -69,7 +75,7 @@ def test_a_sample_of_everything_is_the_profile_of_the_batches() -> None:
 
 def test_an_item_of_few_bags_is_in_no_profile_and_in_no_file(tmp_path) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=2)
+    recorder = recorder_of(model, min_support=2)
     recorder.observe(batch_of(BAGS))
     wanted = [[1], [1], [2], [1, 2]]  # 3 comes twice, in one bag
     assert bags_of(recorder.profile().tables["t_item"].trace) == wanted
@@ -98,7 +104,7 @@ def test_weights_are_recorded_where_the_collection_uses_them() -> None:
     weights = [float(k) for k in range(10)]
     for is_weighted in (False, True):
         model = model_of(is_weighted)
-        recorder = TraceRecorder(model, min_support=1).attach()
+        recorder = recorder_of(model, min_support=1).attach()
         bags = {"item": [[3, 1], [7]], "seen": [[2], [1, 2]], "shop": [[0], [1, 1, 2]]}
         model(batch_of(bags, weights))
         found = recorder.profile().tables["t_shop"].trace.weights_L
@@ -108,7 +114,7 @@ def test_weights_are_recorded_where_the_collection_uses_them() -> None:
 
 
 def test_nothing_reaches_a_request() -> None:
-    recorder = TraceRecorder(model_of(), min_support=1, max_bag_ids=3)
+    recorder = recorder_of(model_of(), min_support=1, max_bag_ids=3)
     recorder.observe("no batch")
     recorder.observe(None)
     torn = batch_of(BAGS)
@@ -127,7 +133,7 @@ def test_nothing_reaches_a_request() -> None:
 
 
 def test_a_table_is_recorded_only_if_all_its_features_are_there() -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(batch_of({"item": [[1]], "shop": [[2]]}))
     profile = recorder.profile()
     assert profile.tables["t_item"].trace.num_bags == 0
@@ -135,7 +141,7 @@ def test_a_table_is_recorded_only_if_all_its_features_are_there() -> None:
 
 
 def test_a_batch_that_finds_the_recorder_in_use_is_dropped_and_counted() -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     with recorder._one_at_a_time:
         request = threading.Thread(target=recorder.observe, args=(batch_of(BAGS),))
         request.start()
@@ -148,7 +154,7 @@ def test_a_batch_that_finds_the_recorder_in_use_is_dropped_and_counted() -> None
 def test_a_save_under_way_does_not_hold_requests(tmp_path, monkeypatch) -> None:
     from grace_torchrec import artifact
 
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(batch_of(BAGS))
     write, seen = artifact.write_folder, []
 
@@ -164,7 +170,7 @@ def test_a_save_under_way_does_not_hold_requests(tmp_path, monkeypatch) -> None:
 
 
 def test_threads_lose_nothing_unsaid() -> None:
-    recorder = TraceRecorder(model_of(), min_support=1, max_bags=50)
+    recorder = recorder_of(model_of(), min_support=1, max_bags=50)
     batch = batch_of(BAGS)
     threads = [
         threading.Thread(target=lambda: [recorder.observe(batch) for _ in range(200)])
@@ -181,7 +187,7 @@ def test_threads_lose_nothing_unsaid() -> None:
 
 
 def test_memory_stays_below_what_is_said() -> None:
-    recorder = TraceRecorder(model_of(), max_bags=3000, max_ids=1 << 14, max_bag_ids=1000)
+    recorder = recorder_of(model_of(), max_bags=3000, max_ids=1 << 14, max_bag_ids=1000)
     rng = np.random.default_rng(0)
     bags = [rng.integers(0, 20, rng.integers(1, 8)).tolist() for _ in range(8000)]
     batches = [
@@ -203,7 +209,7 @@ def test_memory_stays_below_what_is_said() -> None:
 
 def test_copies_and_pickles_of_a_hooked_model_are_not_recorded() -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=1).attach()
+    recorder = recorder_of(model, min_support=1).attach()
     copy.deepcopy(model)(batch_of(BAGS))
     pickle.loads(pickle.dumps(model))(batch_of(BAGS))
     torch.fx.Tracer().trace(nn.Sequential(nn.Linear(2, 2)))
@@ -217,7 +223,7 @@ def test_a_trace_of_the_model_is_no_request() -> None:
     from torchrec.fx import Tracer
 
     model = model_of()
-    recorder = TraceRecorder(model).attach()
+    recorder = recorder_of(model).attach()
     graph = Tracer(leaf_modules=[]).trace(model)
     assert len(graph.nodes) == len(Tracer(leaf_modules=[]).trace(model_of()).nodes)
     assert recorder.stats.batches_failed == recorder.stats.bags_seen == 0
@@ -226,7 +232,7 @@ def test_a_trace_of_the_model_is_no_request() -> None:
 @pytest.mark.parametrize("half", [{"half_life_bags": 40.0}, {"half_life_s": 40.0}])
 def test_a_half_life_prefers_what_came_late(half) -> None:
     now = [0.0]
-    recorder = TraceRecorder(model_of(), min_support=1, max_bags=50, clock=lambda: now[0], **half)
+    recorder = recorder_of(model_of(), min_support=1, max_bags=50, clock=lambda: now[0], **half)
     for number in range(1000):
         now[0] = float(number)
         recorder.observe(batch_of({"shop": [[number * 20 // 1000]]}))
@@ -236,7 +242,7 @@ def test_a_half_life_prefers_what_came_late(half) -> None:
 
 def test_bags_since_a_time_are_those_that_came_after_it() -> None:
     now = [1.0]
-    recorder = TraceRecorder(model_of(), min_support=1, clock=lambda: now[0])
+    recorder = recorder_of(model_of(), min_support=1, clock=lambda: now[0])
     recorder.observe(batch_of({"shop": [[1]]}))
     now[0] = 2.0
     recorder.observe(batch_of({"shop": [[2], [3]]}))
@@ -249,17 +255,35 @@ def test_bags_since_a_time_are_those_that_came_after_it() -> None:
     [
         {"max_bags": 0}, {"max_ids": 4, "max_bag_ids": 5}, {"share": 0.0}, {"share": 1.5},
         {"half_life_bags": 0.0}, {"half_life_bags": 1.0, "half_life_s": 1.0}, {"min_support": 0},
-        {"half_life_s": float("nan")},
+        {"half_life_s": float("nan")}, {"max_overhead": 0.0}, {"max_overhead": 1.0},
+        {"max_overhead": float("nan")},
     ],
     ids=str,
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(grace.GraceError, match=r"recorder: (give|share)"):
-        TraceRecorder(model_of(), **wrong)
+    with pytest.raises(grace.GraceError, match=r"recorder: (give|share|max_overhead)"):
+        recorder_of(model_of(), **wrong)
 
 
 def test_a_model_without_collections_is_refused() -> None:
     with pytest.raises(grace.NotSupported, match="no EmbeddingBagCollection"):
-        TraceRecorder(nn.Linear(2, 2))
+        recorder_of(nn.Linear(2, 2))
     with pytest.raises(grace.NotSupported, match="two tables are called 't_item'"):
-        TraceRecorder(nn.Sequential(model_of(), model_of()))
+        recorder_of(nn.Sequential(model_of(), model_of()))
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 3, nn.Linear, [nn.Linear(2, 2)]], ids=str)
+def test_what_is_no_model_is_refused(wrong) -> None:
+    with pytest.raises(grace.GraceError, match=r"TraceRecorder: model is .*; an nn\.Module"):
+        TraceRecorder(wrong)
+    with pytest.raises(grace.GraceError, match=r"TraceRecorder: model is .*; an nn\.Module"):
+        TraceRecorder.resume("nowhere", wrong)
+
+
+def test_support_is_of_the_whole_sample_also_where_only_late_bags_are_asked_for() -> None:
+    now = [1.0]
+    recorder = recorder_of(model_of(), min_support=2, clock=lambda: now[0])
+    recorder.observe(batch_of({"shop": [[1], [4]]}))
+    now[0] = 2.0
+    recorder.observe(batch_of({"shop": [[1, 3], [2]]}))
+    assert bags_of(recorder.profile(since_s=1.0).tables["t_shop"].trace) == [[1]]

@@ -1,6 +1,9 @@
 """What a recorder writes is a profile, whole at any time, and enough to go on."""
 
+import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,6 +15,11 @@ from grace_torchrec import artifact
 from grace_torchrec.traces.recorder import TraceRecorder
 from grace_torchrec.traces.recorder_files import HALF_LIVES
 from grace_torchrec.traces.snapshots import Snapshots
+
+
+def recorder_of(model: nn.Module, **options) -> TraceRecorder:
+    """A recorder that looks at every batch, unless it is told otherwise."""
+    return TraceRecorder(model, **{"max_overhead": None, **options})
 
 
 def model_of(rows: int = 50, name: str = "t_item", is_weighted: bool = False) -> nn.Module:
@@ -30,24 +38,28 @@ def pairs(first: int, count: int) -> KeyedJaggedTensor:
 
 
 def held_keys(recorder: TraceRecorder) -> list[float]:
-    return sorted(-entry.minus_key for entry in recorder._held["t_item"].entries)
+    return sorted(-entry.minus_key for entry in recorder._sample.reservoirs["t_item"].entries)
 
 
 @pytest.mark.parametrize("options", [{}, {"half_life_bags": 30.0}], ids=["equal", "decayed"])
 def test_a_resumed_recorder_goes_on_where_the_saved_one_stood(tmp_path, options) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, max_bags=60, min_support=1, **options)
+    recorder = recorder_of(model, max_bags=60, min_support=1, **options)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
-    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **options)
+    again = TraceRecorder.resume(
+        tmp_path / "p", model, max_bags=60, min_support=1, max_overhead=None, **options
+    )
     assert held_keys(again) == held_keys(recorder)
     assert again.stats.bags_seen == recorder.stats.bags_seen == 600
     assert again.profile().fingerprint() == recorder.profile().fingerprint()
     again.observe(pairs(0, 200))
-    mine = again._held["t_item"]
+    mine = again._sample.reservoirs["t_item"]
     assert len(mine.entries) == 60
-    assert mine.limit <= recorder._held["t_item"].limit or options  # keys are rescaled in decay
+    assert (
+        mine.limit <= recorder._sample.reservoirs["t_item"].limit or options
+    )  # keys are rescaled in decay
 
 
 HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s": 3.0}]
@@ -57,7 +69,7 @@ HALVES = [{}, {"half_life_bags": 3.0}, {"half_life_bags": 30.0}, {"half_life_s":
 @pytest.mark.parametrize("asked", HALVES, ids=str)
 def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, asked) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, max_bags=60, min_support=1, **saved)
+    recorder = recorder_of(model, max_bags=60, min_support=1, **saved)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
@@ -65,7 +77,9 @@ def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, a
         with pytest.raises(grace.GraceError, match=r"half-lives .* record anew"):
             TraceRecorder.resume(tmp_path / "p", model, **asked)
         return
-    again = TraceRecorder.resume(tmp_path / "p", model, max_bags=60, min_support=1, **asked)
+    again = TraceRecorder.resume(
+        tmp_path / "p", model, max_bags=60, min_support=1, max_overhead=None, **asked
+    )
     before = held_keys(again)
     again.observe(pairs(0, 2000))
     assert held_keys(again) != before
@@ -75,7 +89,7 @@ def test_another_half_life_is_refused_and_the_same_records_on(tmp_path, saved, a
 @pytest.mark.parametrize("asked", HALVES[:2], ids=str)
 def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, asked) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=1, **saved)
+    recorder = recorder_of(model, min_support=1, **saved)
     for first in range(0, 600, 20):
         recorder.observe(pairs(first, 20))
     recorder.save(tmp_path / "p")
@@ -92,11 +106,11 @@ def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, a
 def test_profiles_of_ranks_merge(tmp_path) -> None:
     model = model_of()
     for rank in (0, 1):
-        recorder = TraceRecorder(model, min_support=1)
+        recorder = recorder_of(model, min_support=1)
         recorder.observe(pairs(30 * rank, 30))
         recorder.save(tmp_path / f"rank{rank}")
     merged = grace.Profile.merged(grace.Profile.load(tmp_path / f"rank{rank}") for rank in (0, 1))
-    whole = TraceRecorder(model, min_support=1)
+    whole = recorder_of(model, min_support=1)
     whole.observe(pairs(0, 60))
     assert merged.fingerprint() == whole.profile().fingerprint()
 
@@ -106,7 +120,7 @@ def test_profiles_of_ranks_merge(tmp_path) -> None:
     ids=["rows", "name", "weights"],
 )  # fmt: skip
 def test_another_model_is_refused(tmp_path, other) -> None:
-    recorder = TraceRecorder(model_of())
+    recorder = recorder_of(model_of())
     recorder.observe(pairs(0, 200))
     recorder.save(tmp_path / "p")
     with pytest.raises(grace.PlanMismatch, match="t_item"):
@@ -123,7 +137,7 @@ def test_a_profile_that_no_recorder_wrote_is_refused(tmp_path) -> None:
 
 def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -> None:
     model = model_of()
-    recorder = TraceRecorder(model, min_support=1).snapshots(tmp_path / "p", interval_s=0.01)
+    recorder = recorder_of(model, min_support=1).snapshots(tmp_path / "p", interval_s=0.01)
     recorder.observe(pairs(0, 40))
     deadline = time.monotonic() + 30
     while recorder.stats.snapshots < 2 and time.monotonic() < deadline:
@@ -143,7 +157,7 @@ def test_snapshots_are_taken_by_themselves_and_a_last_one_at_the_end(tmp_path) -
     assert recorder.stats.snapshots == taken + 1
     assert grace.Profile.load(tmp_path / "q").fingerprint() == saved.fingerprint()
     with pytest.raises(grace.GraceError, match="interval_s"):
-        TraceRecorder(model).snapshots(tmp_path / "q", interval_s=0)
+        recorder_of(model).snapshots(tmp_path / "q", interval_s=0)
 
 
 def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
@@ -163,8 +177,44 @@ def test_a_snapshot_that_fails_is_told_and_tried_again(tmp_path) -> None:
     snapshots.close()
 
 
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 4096])
+def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path, most_bytes: int) -> None:
+    recorder = recorder_of(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.save(tmp_path / "p")
+    recorder.observe(pairs(0, 2000))
+    with (
+        full_disk(most_bytes),
+        pytest.raises(grace.GraceError, match=r"p: cannot be written: .*too large"),
+    ):
+        recorder.save(tmp_path / "p")
+    assert TraceRecorder.resume(tmp_path / "p", model_of()).stats.bags_seen == 10
+    assert [found.name for found in tmp_path.iterdir()] == ["p"]
+
+
+def test_a_place_that_cannot_be_written_is_told_in_the_stats(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    recorder = recorder_of(model_of(), min_support=1)
+    recorder.observe(pairs(0, 10))
+    recorder.snapshots(tmp_path / "file" / "p", interval_s=60)
+    recorder.close()  # takes the last snapshot
+    assert recorder.stats.snapshots == 0
+    assert "cannot be written" in recorder.stats.last_error
+
+
 def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
     left = tmp_path / ".p.grace-part-abc12_x8"
@@ -180,7 +230,7 @@ def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:
 
 
 def test_a_reader_puts_the_old_folder_back_and_removes_nothing(tmp_path, monkeypatch) -> None:
-    recorder = TraceRecorder(model_of(), min_support=1)
+    recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
     recorder.save(tmp_path / "p")
 
@@ -205,7 +255,7 @@ def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path, monkeypatch, can_
     if not can_exchange:
         monkeypatch.setattr(artifact, "_exchange", lambda one, other: False)
     for count in (10, 20):
-        recorder = TraceRecorder(model_of(), min_support=1)
+        recorder = recorder_of(model_of(), min_support=1)
         recorder.observe(pairs(0, count))
         recorder.save(tmp_path / "p")
     assert grace.Profile.load(tmp_path / "p").tables["t_item"].trace.num_bags == 20

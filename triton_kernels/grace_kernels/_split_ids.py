@@ -14,6 +14,8 @@ rows and wide codes, every id takes that loop: it writes to both lists and moves
 prefetched (_prefetch.py), so that memory works while this computes. Bags come by the chunk,
 because a call for each of them costs as much as splitting it.
 Indices are cast to ``uintp``: numba then leaves out the wrap-around of negative indices.
+One file, though a long one: the loop, and the vector code that it calls (``_emit_*``), say nothing
+without each other, for they share the form of the lists and of the queue.
 """
 
 from typing import Any

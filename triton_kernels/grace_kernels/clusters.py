@@ -15,6 +15,9 @@ copies read their own row. The law holds (each copy is used once), but bags full
 more rows than the layers of the reference. Order inside a bag: sums and clustered items by
 cluster, then the other ids; without codes as given.
 
+``rewrite_piece`` is one function of a page: all that it sorts and scans stays in the registers of one
+program from its first step to its last.
+
 No host sync: rows stay in the bag's own slots, the tail is padded with -1, and bad ids under
 RAISE are counted on the device (``raise_bad_ids`` of pieces.py reads them at the next sync).
 

@@ -83,7 +83,16 @@ def check_all(
 
 
 def check(variant: Variant, capability: int) -> Report:
-    """Compile one variant for one GPU."""
+    """Compile one variant for one GPU.
+
+    Args:
+        variant: A kernel and how it is called.
+        capability: Of the GPU: 80, 90.
+
+    Raises:
+        RuntimeError: the kernels were imported for the interpreter.
+        FileNotFoundError: this Triton wheel holds no disassembler.
+    """
     if not hasattr(variant.kernel, "arg_names") or "Interpreted" in type(variant.kernel).__name__:
         raise RuntimeError("TRITON_INTERPRET was set when the kernels were imported; unset it")
     compiled = _compile(variant, capability)

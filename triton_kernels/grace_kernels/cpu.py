@@ -1,7 +1,8 @@
 """CPU twins of the ops, in numba: rewriting, gather + sum, and both in one pass.
 
 Flow: ops.py and ops_rows.py register these for the CPU; meaning in reference.py; numba cores in
-_rewrite.py, _lookup.py and _pool_rows.py; CPUs without AVX2 take plain_path.py.
+_rewrite.py, _lookup.py and _pool_rows.py; CPUs without AVX2 take plain_path.py.  One file, though a long
+one: all three choose alike between that path, one thread and several, and raise alike.
 Shapes: L ids, B bags of each feature (the stride), B1 = B + 1, F features, N items, R stored
 rows, D embedding dimension.
 """
@@ -99,6 +100,7 @@ def rewrite_counted(
 
     Raises:
         BadId: an id is outside the table under RAISE.
+        ValueError: the codes are of a table of another size.
     """
     ids_L = cast(Ids, np.ascontiguousarray(ids_L))
     offsets_B1 = np.ascontiguousarray(offsets_B1)

@@ -4,7 +4,7 @@ Flow: modules hold the tensors -> *DeviceRows* -> pooling.py; clusters.py -> *Re
 Row formats: float32, float16, bfloat16; int8 and int4 as fbgemm lays them out: float16 scale,
 float16 bias, then D values of 8 or 4 bits (low half first), maybe padding; a value is
 ``number * scale + bias``.
-Shapes: E entries of subset tables, W words of marks, L slots, B bags, N items, R' stored rows of the fast tier, R'' of the host tier, D dimension, W bytes of a
+Shapes: E entries of subset tables, W words of marks, L slots, B bags, N items, R' stored rows in HBM, R'' in host memory, D dimension, W bytes of a
 quantised row.
 """
 
@@ -29,10 +29,13 @@ class DeviceRows:
         rows: ``[N, D]`` float rows, or uint8 ``[N, W]`` quantised rows.
         dim: Dimension D.
         bits: 0 for float rows, 8 or 4.
-        hbm: ``[R', ...]`` stored rows of the fast tier: sums, then hot rows; None: no stored rows.
+        hbm: ``[R', ...]`` stored rows in HBM: sums, then hot rows; None: no stored rows.
         host: ``[R'', ...]`` the sums that follow, or None.
         hot_row_N: int32 row of ``hbm`` that copies the item, -1 if none; or None.
         num_hbm_sums: Sums in ``hbm``.
+
+    Raises:
+        ValueError: a row format without a kernel, or tensors of different formats.
     """
 
     rows: Tensor
@@ -44,11 +47,7 @@ class DeviceRows:
     num_hbm_sums: int = 0
 
     def __post_init__(self) -> None:
-        """Check types and sizes once.
-
-        Raises:
-            ValueError: a row format without a kernel, or tensors of different formats.
-        """
+        """Check types and sizes once."""
         if self.bits not in (0, 4, 8):
             raise ValueError(f"rows have 0 (float), 8 or 4 bits, got {self.bits}")
         if (self.rows.dtype in FLOAT_ROWS) != (self.bits == 0):
@@ -58,7 +57,7 @@ class DeviceRows:
         elif self.rows.shape[1] != self.dim:
             raise ValueError(f"rows have {self.rows.shape[1]} columns, dim is {self.dim}")
         if self.hbm is None and (self.host is not None or self.hot_row_N is not None):
-            raise ValueError("stored rows need a fast tier, give an empty one")
+            raise ValueError("stored rows need those in HBM, give an empty tensor")
         for tensor in (self.rows, self.hbm, self.host):
             if tensor is not None and (
                 tensor.dtype != self.rows.dtype
@@ -81,7 +80,7 @@ class DeviceRows:
             raise ValueError(f"{row_bytes} bytes are too few for {self.dim} values and a header")
 
     def kernel_tensors(self) -> tuple[Tensor | None, ...]:
-        """Return rows, fast tier, host tier and hot map as the kernels take them."""
+        """Return rows, stored rows of both memories and hot map as the kernels take them."""
         host = self.hbm if self.host is None else self.host
         return self.rows, self.hbm, host, self.hot_row_N
 
@@ -124,17 +123,16 @@ class DeviceSubsets:
     Attributes:
         next_E: uint8 ``[E]``: the part of a mask that is read first; E is a multiple of four.
         marks_W: int64 ``[W]``: ``rank << 32 | bits``.
+
+    Raises:
+        ValueError: the tensors are no subset tables.
     """
 
     next_E: Tensor
     marks_W: Tensor
 
     def __post_init__(self) -> None:
-        """Check types and sizes once.
-
-        Raises:
-            ValueError: the tensors are no subset tables.
-        """
+        """Check types and sizes once."""
         fits = self.next_E.dtype == torch.uint8 and self.marks_W.dtype == torch.int64
         fits = fits and self.next_E.is_contiguous() and self.marks_W.is_contiguous()
         fits = fits and self.num_entries % ENTRIES_A_WORD == 0

@@ -27,7 +27,7 @@ from grace_kernels.reference import RAISE, SLOT_BITS
 
 __all__ = ["rewrite_bags_of_features"]
 
-NUM_PARTS = 3  # plain rows, stored rows of the fast tier, of the host tier
+NUM_PARTS = 3  # plain rows, stored rows in HBM, in host memory
 CLUSTER, CLUSTER_SUMS = 8, 247  # items of the largest cluster, and the sums it stores
 
 

@@ -5,8 +5,8 @@ Meaning in reference.py and reference_subsets.py; the CPU implementation in cpu.
 same op: a table whose ``subset_parts`` are not empty has a subset code.
 
 ``grace::pooled_lookup``: bags of several features -> pooled embeddings, rewriting included.
-``grace::rewrite_bags``: bags of several features -> bags over (plain rows, stored rows of the
-fast tier, stored rows of the host tier), for a lookup by stock modules.
+``grace::rewrite_bags``: bags of several features -> bags over (plain rows, stored rows in HBM,
+stored rows in host memory), for a lookup by stock modules.
 ``grace::join_columns``: what such a lookup returns, side by side; refuses a backward.
 
 Shapes: F features, T tables, B bags of each feature (the stride), L ids, D_f dimension.
@@ -80,8 +80,8 @@ def _pooled_lookup_cpu(
         positions: Which feature of the input each output feature is.
         table_of: Table of each output feature.
         rows: Per table ``[N, D]`` float32 or float16.
-        hbm_rows: Per table stored rows of the fast tier (sums, then hot rows).
-        host_rows: Per table stored rows of the host tier.
+        hbm_rows: Per table stored rows in HBM (sums, then hot rows).
+        host_rows: Per table stored rows in host memory.
         mean: Per table: MEAN pooling.
         item_codes: Per table the code of each item: ``block * 8 + slot``, or of a subset code
             ``start * 8 + slot``; or empty.

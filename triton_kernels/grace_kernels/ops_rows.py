@@ -155,8 +155,8 @@ def _pooled_rows_cpu(
         positions: Which rewritten feature each output feature is.
         table_of: Table of each output feature.
         rows: Per table ``[N, D]`` float32 or float16.
-        hbm_rows: Per table stored rows of the fast tier (sums, then hot rows).
-        host_rows: Per table stored rows of the host tier.
+        hbm_rows: Per table stored rows in HBM (sums, then hot rows).
+        host_rows: Per table stored rows in host memory.
         mean: Per table: MEAN pooling.
         hot_rows: Per table int32 row of ``hbm_rows`` that copies the item, or empty.
         num_hbm_sums: Per table: sums in ``hbm_rows``.
@@ -219,7 +219,11 @@ def check_parts(
     given_lengths: Tensor,
     positions: Sequence[int],
 ) -> None:
-    """Refuse a rewritten batch that would make the kernel read outside its arrays."""
+    """Refuse a rewritten batch that would make the kernel read outside its arrays.
+
+    Raises:
+        ValueError: types, sizes or offsets do not belong together, or a feature is not there.
+    """
     wanted = ((row_ids, torch.int64, 1), (offsets, torch.int64, 1), (given_lengths, torch.int64, 2))
     fits = all(part.dtype == kind and part.dim() == dims for part, kind, dims in wanted)
     fits = fits and offsets.numel() == given_lengths.numel() + 1

@@ -6,7 +6,7 @@ address arithmetic of one bag runs while the rows of others are on their way.
 Meaning: ``pool_rows_reference`` and ``pooled_lookup_reference``; numba twin: _lookup.py.
 
 Where a row lies: id r < N is row r of ``rows`` (HBM or pinned host memory, or its copy among the
-hot rows); ``N + j`` is stored row j of the fast tier, from ``num_hbm_sums`` on of the host tier.
+hot rows); ``N + j`` is stored row j in HBM, from ``num_hbm_sums`` on in host memory.
 One pointer is selected per row, then every row is loaded once, 16 bytes a lane. Host memory is
 read in place through its mapped address; nothing here is managed memory.
 

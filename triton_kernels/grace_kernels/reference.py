@@ -76,6 +76,9 @@ def apply_bad_id_policy_reference(
     Returns:
         ids, offsets, weights of the cleaned bags; an id that became row 0 is given as
         ``-2``, so that rewriting cannot take it for a request of item 0.
+
+    Raises:
+        ValueError: an id is outside the table under ``RAISE``.
     """
     keep_ids: list[int] = []
     keep: list[int] = []

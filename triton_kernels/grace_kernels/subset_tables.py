@@ -25,17 +25,16 @@ class SubsetTables:
             the mask and is stored, or is that item alone.
         marks_W: int64 ``[W]``: ``rank << 32 | bits``: a bit for each stored entry, and the stored
             entries of all words before.
+
+    Raises:
+        ValueError: names what does not fit.
     """
 
     next_E: npt.NDArray[np.uint8]
     marks_W: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not belong together.
-
-        Raises:
-            ValueError: names what does not fit.
-        """
+        """Refuse arrays that do not belong together."""
         words = -(-self.next_E.size // ITEMS_A_WORD)
         if self.next_E.dtype != np.uint8 or self.marks_W.dtype != np.int64:
             raise ValueError(

@@ -58,8 +58,8 @@ class TableRows:
     Attributes:
         rows_ND: Original rows: float32, float16, or uint8 ``[N, D + 4]`` (fbgemm's int8 rows:
             fp16 scale, fp16 bias, D values).
-        hbm_RD: Stored rows of the fast tier: sums first, then hot rows; of the same type.
-        host_RD: Stored rows of the host tier: the sums that follow.
+        hbm_RD: Stored rows in HBM: sums first, then hot rows; of the same type.
+        host_RD: Stored rows in host memory: the sums that follow.
         codes: Cluster codes, one per item or packed; or empty.
         hot_row_N: int32 row of ``hbm_RD`` that holds a copy of the item, -1 if none; or empty.
         num_hbm_sums: Sums in ``hbm_RD``.
@@ -77,7 +77,11 @@ class TableRows:
 
     @cached_property
     def packed(self) -> PackedCodes:
-        """The codes, packed."""
+        """The codes, packed.
+
+        Raises:
+            ValueError: they are codes of another table.
+        """
         packed = self.codes if isinstance(self.codes, PackedCodes) else pack_codes(self.codes)
         if packed.words_W.size and packed.num_items != self.rows_ND.shape[0]:
             raise ValueError(

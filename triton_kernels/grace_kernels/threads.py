@@ -16,7 +16,9 @@ LEAST_BYTES_TO_SHARE = 1 << 18
 
 _forked: list[bool] = []  # not empty in a child process
 _parallel_lock = threading.Lock()
-_safe: list[contextlib.AbstractContextManager[None]] = []  # filled once numba's threads have started
+_safe: list[
+    contextlib.AbstractContextManager[None]
+] = []  # filled once numba's threads have started
 # GNU OpenMP ends a forked child that uses threads its parent had started: children use one.
 os.register_at_fork(after_in_child=lambda: _forked.append(True))
 

@@ -1,6 +1,12 @@
 """Readers: one file a format, all with the same errors; :func:`read` chooses among them.
 
 Flow: file -> *read* (whole) or *stream* (in pieces) -> Trace.
+
+Read in this order:
+
+- a file a format: npz, user_items, baskets, interactions, fbgemm, multi_hot, parquet; kjt (batches);
+- logs of interactions: interaction_layout (which column is what), columns, interaction_bags;
+- shared: line_errors, integer_lines, first_seen (numbers for items that are named otherwise).
 """
 
 import os

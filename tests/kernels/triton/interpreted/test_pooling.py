@@ -202,7 +202,7 @@ F32 = torch.zeros(4, 8)
         ((F32, 7), "rows have 8 columns, dim is 7"),
         ((F32, 8, 0, F32.half()), "stored rows must be contiguous and of the format of the table"),
         ((F32, 8, 0, F32[:, :4]), "stored rows must be contiguous"),
-        ((F32, 8, 0, None, F32), "stored rows need a fast tier"),
+        ((F32, 8, 0, None, F32), "stored rows need those in HBM"),
         ((F32, 8, 0, F32, None, torch.zeros(4)), "hot rows must be int32"),
         ((torch.zeros(4, 11, dtype=torch.uint8), 7, 8), "whole 4-byte words"),
         ((torch.zeros(4, 8, dtype=torch.uint8), 8, 8), "8 bytes are too few for 8 values"),
