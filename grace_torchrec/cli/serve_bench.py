@@ -34,7 +34,11 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 @click.option("--clients", default="1,8,15,22,30", show_default=True, help="Closed loop: clients.")
 @click.option("--open", "pattern", type=click.Choice(sorted(PATTERNS)), help="Open loop instead.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Its requests a second.")
-@click.option("--entrants", default="", help="Entrants, by commas; default: all.")
+@click.option(
+    "--entrants",
+    default="",
+    help="Entrants, by commas; default: all but ours_workers, shared_streams.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--requests", type=click.IntRange(min=20), default=1000, show_default=True,
@@ -48,7 +52,7 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(min=1), default=2, show_default=True,
-    help="Batches in flight of stock_workers and streams.",
+    help="Batches in flight of entrants with several.",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Torch's."

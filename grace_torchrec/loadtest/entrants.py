@@ -9,6 +9,8 @@ Flow: Subject -> *entrants* by name -> engines.
     stock              stock with the same engine as ours: joined requests, as many in flight
     stock_workers      stock, joined requests, several in flight
     ours               converted, joined requests
+    ours_workers       converted, joined requests, several in flight
+    shared_streams     ours_workers, whose batches share as many streams, segment by segment
     ours_recorded      ours with a recorder that sees every batch
     processes_control  stock in two processes: what cores give where the interpreter lock does not bind
 """
@@ -34,6 +36,8 @@ class Entrant:
         max_inflight: Batches in flight.
         recorded: Whether a recorder looks on.
         processes: Processes that serve.
+        streams: Streams that batches in flight share; None: each has its own.
+        by_default: Whether it runs unless others are named.
     """
 
     model: str
@@ -41,6 +45,8 @@ class Entrant:
     max_inflight: int = 1
     recorded: bool = False
     processes: int = 1
+    streams: int | None = None
+    by_default: bool = True
 
 
 def entrants(max_batch: int, inflight: int, workers: int) -> dict[str, Entrant]:
@@ -59,7 +65,9 @@ def entrants(max_batch: int, inflight: int, workers: int) -> dict[str, Entrant]:
         "stock": Entrant("stock", max_batch, inflight),
         "stock_workers": Entrant("stock", max_batch, workers),
         "ours": Entrant("ours", max_batch, inflight),
-        "ours_recorded": Entrant("ours", max_batch, inflight, recorded=True),
+        "ours_workers": Entrant("ours", max_batch, workers, by_default=False),
+        "shared_streams": Entrant("ours", max_batch, workers, streams=workers, by_default=False),
+        "ours_recorded": Entrant("ours", max_batch, inflight, recorded=True, by_default=False),
         "processes_control": Entrant("stock", max_batch, 1, processes=2),
     }
 
@@ -104,5 +112,6 @@ def engine_of(
         recorder=recorder(model) if entrant.recorded and recorder is not None else None,
         max_batch=entrant.max_batch,
         max_inflight=entrant.max_inflight,
+        streams=entrant.streams,
         max_queue=4096,
     )

@@ -116,7 +116,7 @@ def chosen_entrants(settings: Settings, recorder: bool) -> dict[str, Entrant]:
         GraceError: an entrant is unknown, or needs a recorder that is not given.
     """
     known = entrants(settings.max_batch, settings.inflight, settings.workers)
-    names = settings.names or tuple(name for name in known if name != "ours_recorded")
+    names = settings.names or tuple(name for name, one in known.items() if one.by_default)
     for name in names:
         if name not in known:
             raise GraceError(f"serve-bench: no entrant {name!r}; there are {', '.join(known)}")

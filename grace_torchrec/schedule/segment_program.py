@@ -11,7 +11,7 @@ Each part is compiled once, and takes the model as an argument: a second model o
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx, nn
@@ -148,7 +148,11 @@ def program_of(
         elif not (node.op in ("get_attr", "output") or _is_steering(node)):
             before.append(node)
     groups = [[node for op in run for node in by_op[ops[op].nodes[0]]] for run in runs]
-    graph, costs = segment_graph(lowered, runs, stats)
+    known = tuple(
+        replace(op, kind="embedding") if any(_looks_up(gm, n) for n in by_op[op.nodes[0]]) else op
+        for op in ops
+    )
+    graph, costs = segment_graph(OpGraph(lowered.schedule.graph.name, known), runs, stats)
     output = next(node for node in gm.graph.nodes if node.op == "output")
     return SegmentProgram(
         lowered, tuple(runs), graph, costs,
@@ -156,15 +160,14 @@ def program_of(
     )  # fmt: skip
 
 
-def segment_graph(lowered: Lowered, runs: Runs, stats: OpStats) -> tuple[OpGraph, OpStats]:
+def segment_graph(source: OpGraph, runs: Runs, stats: OpStats) -> tuple[OpGraph, OpStats]:
     """Return segments as operators of a graph of their own, with their costs.
 
     Args:
-        lowered: Steps of a schedule.
+        source: Operators.
         runs: Operators of each segment, each after those it needs.
         stats: Costs of the operators.
     """
-    source = lowered.schedule.graph
     ops, costs = [], []
     for place, (run, needs) in enumerate(zip(runs, needs_of(runs, source), strict=True)):
         inside, cost = [source.ops[op] for op in run], [stats.stats[op] for op in run]
@@ -183,6 +186,13 @@ def segment_graph(lowered: Lowered, runs: Runs, stats: OpStats) -> tuple[OpGraph
         )
     graph = OpGraph(source.name, tuple(ops))
     return graph, OpStats.of(graph, costs, stats.source, stats.device)
+
+
+def _looks_up(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Tell a module that says it looks rows up, whatever its class is called."""
+    return node.op == "call_module" and bool(
+        getattr(gm.get_submodule(str(node.target)), "looks_up_rows", False)
+    )
 
 
 def _is_steering(node: fx.Node) -> bool:

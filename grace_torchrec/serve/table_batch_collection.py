@@ -61,6 +61,8 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
         PlanMismatch: a table has no plan, or one that was made for another table.
     """
 
+    looks_up_rows = True  # what segments ask for a round of embeddings
+
     def __init__(
         self,
         collection: EmbeddingBagCollection,
