@@ -12,7 +12,8 @@ Read in this order:
 - a schedule: schedule, priority, search, alike, issue_order, held_bytes, kept, exact (the shortest);
 - the model that follows it: lower, lifetimes, graph_module, straight_code, backends, tensor_pool;
 - the proof: program, telling, race_check, in_flight, interleavings;
-- a server that decides as queries come: stream_choice, embedding_order, monitor, online;
+- a server that decides as queries come: stream_choice, embedding_order, monitor, online; segments and
+  segment_program (what it launches), stream_sets (where), told_streams (what they were told, to check);
 - how long it takes: replay (one query), arrivals and simulator (many, and the paper's rivals);
 - other ways to run it: capture (CUDA graphs), compiling (torch.compile);
 - CPU streams, to test what a GPU would run: cpu_streams, worker_program, row_cache.
