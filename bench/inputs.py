@@ -4,20 +4,21 @@ from pathlib import Path
 
 import click
 
-from grace_torchrec.traces.readers.npz import read_npz
+from grace_torchrec.traces.readers import read
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 
 
 def load_trace(trace: Path | None, sizes: str | None, seed: int) -> Trace:
-    """Return the trace that ``--trace F`` or ``--generate ITEMS,USERS`` names.
+    """Return the trace that ``--trace F`` (of any format that tells itself) or ``--generate ITEMS,USERS`` names.
 
     Raises:
+        GraceError: the file is refused.
         click.UsageError: neither or both are given, or the sizes are not two numbers.
     """
     if (trace is None) == (sizes is None):
         raise click.UsageError("give one of --trace F, --generate ITEMS,USERS")
-    return read_npz(trace) if trace is not None else _generated(sizes or "", seed)
+    return read(trace) if trace is not None else _generated(sizes or "", seed)
 
 
 def _generated(sizes: str, seed: int) -> Trace:

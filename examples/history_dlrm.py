@@ -4,6 +4,8 @@
 ``grace-torchrec plan history_dlrm:trained --profile trained/profile-0 --memory a40``.
 """
 
+import logging
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +16,16 @@ from torchrec.models.dlrm import DLRM, DLRMTrain
 
 import grace_torchrec as grace
 from grace_torchrec.demo.batches import history_batches
+
+
+def quiet() -> None:
+    """Leave out what TorchRec and torch say about calls and defaults of their own, not of ours."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torchrec")
+    warnings.filterwarnings(
+        "ignore", "torch.distributed is disabled"
+    )  # one process is what is meant
+    for talker in ("torchrec.distributed.planner", "torch.fx._symbolic_trace"):
+        logging.getLogger(talker).setLevel(logging.ERROR)
 
 
 def build_model(num_items: int) -> DLRMTrain:
@@ -34,6 +46,7 @@ def batches(users: grace.Trace, seed: int = 0) -> Iterator[Batch]:
 
 def load_model(folder: str) -> DLRM:
     """The model of a checkpoint, on one device, however many ranks have saved it."""
+    quiet()
     name = "model.sparse_arch.embedding_bag_collection.embedding_bags.t_item.weight"
     saved = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
     model = build_model(saved[name].size[0])

@@ -9,7 +9,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from history_dlrm import batches, build_model
+from history_dlrm import batches, build_model, quiet
 from torch.distributed import checkpoint
 from torch.distributed.optim import _apply_optimizer_in_backward as optimize_in_backward
 from torch.utils.tensorboard import SummaryWriter
@@ -61,12 +61,14 @@ def train(users: grace.Trace, epochs: int, out: str) -> None:
 def main() -> None:
     """Hold out a fifth of the users, train on the others."""
     args = parse()
+    quiet()
     trace = read(args.trace) if args.trace else generate(args.users // 5, args.users)
     users = split_bags(trace)
     grace.Profile.from_trace("t_item", users.test).save(f"{args.out}/held-out")
     if "RANK" in os.environ:  # torchrun
         dist.init_process_group("gloo")
     else:
+        os.environ["LOCAL_WORLD_SIZE"] = "1"  # which torchrun says to TorchRec
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     train(users.train, args.epochs, args.out)
     dist.destroy_process_group()

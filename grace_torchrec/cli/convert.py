@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.options import OutPath, progress_to_stderr
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
 
@@ -48,12 +48,16 @@ def convert(
 
     if streams < 1:
         raise click.UsageError("--streams is one or more.")
-    given = load_model(model)
-    served = convert_model(
-        given.model, Plan.load(plan), example=given.batches[0], streams=streams, target=target,
-        row_dtype=row_dtype, slots=slots,
-    )  # fmt: skip
-    served.save(out)
+    loaded = Plan.load(plan)
+    with progress_to_stderr() as progress:
+        progress(f"making {model}")
+        given = load_model(model, to_plan=True)
+        progress(f"converting {model}")
+        served = convert_model(
+            given.model, loaded, example=given.batches[0], streams=streams, target=target,
+            row_dtype=row_dtype, slots=slots,
+        )  # fmt: skip
+        served.save(out)
     found = summary(served, out)
     if as_json:
         click.echo(json.dumps(found))

@@ -70,8 +70,9 @@ def demo(
     """
     target = memory_named(memory, hbm_bytes)
     options = PlanOptions(budget=budget)
-    name, trace = _trace(trace_file, trace_format)
     with progress_to_stderr() as progress:
+        progress(f"reading {trace_file}" if trace_file else "generating bags")
+        name, trace = _trace(trace_file, trace_format)
         result = run(trace, name, target, out, options, progress)
         progress("writing the report")
         report = _report(result, out / "report.html")

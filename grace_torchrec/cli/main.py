@@ -4,6 +4,8 @@ Each sub-command lives in a file of its own and is imported when it is called, s
 no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
 """
 
+import codecs
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -96,7 +98,11 @@ class LazyGroup(click.Group):
 )
 @click.version_option(grace_torchrec.__version__, prog_name=PROGRAM)
 def cli() -> None:
-    """Store the partial sums that a TorchRec model's embedding lookups ask for again and again."""
+    """Store the partial sums that a TorchRec model's embedding lookups ask for again and again.
+
+    Results go to standard output. What takes long says on standard error what it does: at once on a
+    terminal, in a line every 30 seconds elsewhere.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -104,7 +110,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
     Errors go to standard error on one line, so standard output holds results only.
     """
+    codecs.register_error("grace-show", _shown)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="grace-show")
     sys.exit(_run(args))
+
+
+def _shown(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Show what the terminal's encoding lacks: bytes of a path as they are, letters as escapes."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("backslashreplace")(error)
 
 
 def _run(args: Sequence[str] | None) -> int:

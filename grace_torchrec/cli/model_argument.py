@@ -14,17 +14,23 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.models.bundled import MODELS, Example, bundled
 
 
-def load_model(text: str) -> Example:
+def load_model(text: str, *, to_plan: bool = False) -> Example:
     """Return the model that MODEL names.
 
     Args:
         text: ``dlrm``, ``wide_deep``, ``din``, ``bst``, or ``package.module:function``, a function
             that returns (model, example batches).
+        to_plan: It must have tables of TorchRec: no bundled one has.
 
     Raises:
         GraceError: there is no such name, or the function returns something else.
     """
     if ":" not in text:
+        if to_plan:
+            raise GraceError(
+                f"MODEL {text!r}: is not package.module:function, of a model with an "
+                f"EmbeddingBagCollection; {', '.join(MODELS)} have none: schedule and simulate take them"
+            )
         if text not in MODELS:
             raise GraceError(
                 f"MODEL {text!r}: not one of {', '.join(MODELS)} and not package.module:function"

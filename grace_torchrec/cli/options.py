@@ -1,8 +1,10 @@
 """Options and habits that sub-commands share."""
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +62,31 @@ class OutPath(click.Path):
 
 
 @contextmanager
-def progress_to_stderr() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done: a spinner on a terminal, else silent."""
+def progress_to_stderr(every_s: float = 30.0) -> Iterator[Callable[[str], None]]:
+    """Yield a function that is told what is being done, and shows it on standard error.
+
+    On a terminal a spinner shows it at once. Elsewhere, as in the log of a job, a line in so many
+    seconds says what has been going on and for how long: short commands say nothing there.
+
+    Args:
+        every_s: Seconds between two lines.
+    """
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda line: None
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield status.update
         return
-    with console.status("starting") as status:
-        yield status.update
+    began, ended, doing = time.monotonic(), threading.Event(), ["starting"]
+
+    def tell() -> None:
+        while not ended.wait(every_s):
+            with suppress(OSError, ValueError):  # nobody reads it any more
+                click.echo(f"{time.monotonic() - began:.0f} s: {doing[0]}", err=True)
+
+    teller = threading.Thread(target=tell, name="grace-progress", daemon=True)
+    teller.start()
+    try:
+        yield lambda line: doing.__setitem__(0, line)
+    finally:
+        ended.set()
+        teller.join()

@@ -59,12 +59,15 @@ def plan(
     out: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Plan MODEL (dlrm, wide_deep, din, bst, or package.module:function) for a machine."""
+    """Plan MODEL (package.module:function, which returns model and example batches) for a machine."""
     machine = memory_named(memory, hbm_bytes)
     options = PlanOptions(budget=budget, rewriting=rewriting)  # type: ignore[arg-type]
     profile = Profile.load(profile_folder)
     with progress_to_stderr() as progress:
-        made = api.plan(load_model(model).model, profile, machine, options, progress=progress)
+        progress(f"making {model}")
+        made = api.plan(
+            load_model(model, to_plan=True).model, profile, machine, options, progress=progress
+        )
     made.save(out)
     if as_json:
         click.echo(json.dumps(summarise(made, str(out)).document()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.options import OutPath, progress_to_stderr
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.readers import FORMATS, ItemNames
 from grace_torchrec.traces.shards import Thinning, read_shards
@@ -48,7 +48,7 @@ from grace_torchrec.views.profile_text import profile_lines
     "names_file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Number the items: by this file (the name of row 0, of row 1 ..., one a line) where it is "
-    "there; else by first appearance, and write it. Text as ids: in interactions only.",
+    "there; else by first appearance, and write it. Text files may then hold any words as ids.",
 )
 @click.option(
     "--skip-bad-lines", is_flag=True, help="Leave out lines that cannot be read, and count them."
@@ -72,14 +72,16 @@ def profile(
     names = None
     if names_file is not None:
         names = ItemNames() if made else ItemNames.load(names_file)
-    read = read_shards(
-        traces,
-        trace_format,
-        thinning=Thinning(most_ids, share),
-        processes=processes,
-        names=names,
-        skip_bad_lines=skip_bad_lines,
-    )
+    with progress_to_stderr() as progress:
+        progress(f"reading {', '.join(map(str, traces))}")
+        read = read_shards(
+            traces,
+            trace_format,
+            thinning=Thinning(most_ids, share),
+            processes=processes,
+            names=names,
+            skip_bad_lines=skip_bad_lines,
+        )
     bags = read.trace
     recorded = Profile.from_trace(table, bags, features or (table.removeprefix("t_"),))
     if names is not None and names_file is not None and made:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.options import OutPath, progress_to_stderr
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
@@ -39,12 +39,18 @@ def schedule(
     svg: Path | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Schedule MODEL over streams (dlrm, wide_deep, din, bst, or package.module:function)."""
+    """Schedule MODEL over streams (dlrm, wide_deep, din, bst, or package.module:function).
+
+    A model that cannot be traced is no failure, unless a file of its schedule was asked for (exit 2).
+    """
     if streams < 1 or not 1 <= queries <= 8:
         raise click.UsageError("--streams is one or more, --queries is 1 to 8.")
     costs = CostFile.load(stats).stats if stats else None
-    example = load_model(model)
-    result = schedule_(example.model, example.batches[0], streams, stats=costs, queries=queries)
+    with progress_to_stderr() as progress:
+        progress(f"making {model}")
+        example = load_model(model)
+        progress(f"scheduling {model}")
+        result = schedule_(example.model, example.batches[0], streams, stats=costs, queries=queries)
     if result.schedule is not None:
         if trace is not None:
             _write(trace, json.dumps(chrome_trace(result.schedule)))
@@ -56,6 +62,11 @@ def schedule(
         click.echo(json.dumps(summary(model, result)))
     else:
         click.echo("\n".join(schedule_lines(result)))
+    unwritten = [str(path) for path in (trace, svg, save_stats) if path is not None]
+    if result.schedule is None and unwritten:
+        raise GraceError(
+            f"{', '.join(unwritten)}: not written, as there is no schedule: {result.reason}"
+        )
     proven = result.proof is not None and not result.proof.races
     return 1 if prove and result.modified and not proven else 0
 

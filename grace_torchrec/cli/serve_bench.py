@@ -57,7 +57,14 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 @click.option(
     "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Torch's."
 )
-@click.option("--recorder", is_flag=True, help="Add ours_recorded: a TraceRecorder looks on.")
+@click.option(
+    "--tolerance", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+    help="Largest difference to stock of a right answer; rows in fewer bits need more.",
+)  # fmt: skip
+@click.option(
+    "--recorder", is_flag=True,
+    help="Add ours_recorded, a TraceRecorder looks on; without --entrants beside stock and ours.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--figure", type=OutPath(in_folder=True), help="Picture of latency by clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -76,6 +83,7 @@ def serve_bench(
     inflight: int,
     workers: int,
     threads: int,
+    tolerance: float,
     recorder: bool,
     seed: int,
     figure: Path | None,
@@ -85,7 +93,7 @@ def serve_bench(
 
     SERVED is a folder of convert (give its code with --model), MODEL is package.module:function.
     """
-    from grace_torchrec.loadtest.rounds import Settings, load_test
+    from grace_torchrec.loadtest.rounds import Settings, chosen_entrants, load_test
 
     if (pattern is None) != (rate is None):
         raise click.UsageError("--open and --rate go together.")
@@ -95,8 +103,9 @@ def serve_bench(
         names = (*(names or ("stock", "ours")), "ours_recorded")
     settings = Settings(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
-        workers, seed=seed,
+        workers, tolerance=tolerance, seed=seed,
     )  # fmt: skip
+    chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")
         subject = _subject(what, code, trace, rows)
@@ -130,13 +139,13 @@ def _subject(what: str | None, code: str | None, trace: Path | None, rows: int) 
     if trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
     if not Path(what).is_dir():
-        given = load_model(what)
+        given = load_model(what, to_plan=True)
         return model_subject(what, given.model, given.batches, rows=rows)
     if code is None:
         raise click.UsageError(
             "a SERVED folder holds no code: give --model package.module:function"
         )
-    given = load_model(code)
+    given = load_model(code, to_plan=True)
     served = grace.load_served(what, given.model, example=given.batches[0])
     return model_subject(what, given.model, given.batches, served=served, rows=rows)
 

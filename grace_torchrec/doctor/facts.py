@@ -194,7 +194,8 @@ def _has_avx2(cpuinfo: Path) -> bool | None:
 
 def _shadows(specs: Mapping[str, ModuleSpec], found: list[Metadata]) -> dict[str, str]:
     """Import names that resolve to something else than the installed distribution's files."""
-    homes = [Path(str(metadata.locate_file(""))).resolve() for metadata in found]
+    places = [Path(str(metadata.locate_file(""))).absolute() for metadata in found]
+    homes = {*places, *(place.resolve() for place in places)}
     editable = any(
         "editable" in (metadata.read_text("direct_url.json") or "") for metadata in found
     )
@@ -204,8 +205,9 @@ def _shadows(specs: Mapping[str, ModuleSpec], found: list[Metadata]) -> dict[str
         if here is not None and here.origin is not None and Path.cwd().resolve() not in homes:
             shadows[name] = here.origin
         elif name in specs and not editable:
-            origin = Path(str(specs[name].origin)).resolve()
-            if not any(origin.is_relative_to(home) for home in homes):
+            origin = Path(str(specs[name].origin)).absolute()
+            ways = (origin, origin.resolve())  # some installers put links to one store of packages
+            if not any(way.is_relative_to(home) for way in ways for home in homes):
                 shadows[name] = str(origin)
     return shadows
 

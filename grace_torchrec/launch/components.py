@@ -68,7 +68,7 @@ def plan(
 
     Args:
         args: further options of grace-torchrec plan, after --
-        model: dlrm, wide_deep, din, bst, or package.module:function
+        model: package.module:function, which returns model and example batches
         profile: profile folder of its bags
         memory: machine that will serve, a name or a file of grace-torchrec calibrate
         out: plan folder to write
@@ -102,7 +102,7 @@ def convert(
 
     Args:
         args: further options of grace-torchrec convert, after --
-        model: dlrm, wide_deep, din, bst, or package.module:function
+        model: package.module:function, which returns model and example batches
         plan: plan folder
         out: served folder to write
         image: image (or folder) that holds grace-torchrec and the caller's code

@@ -60,15 +60,26 @@ class Measured:
         latency_s: From asking, or from when it was due, to the answer; answered requests only.
         service_s: Of the same requests, without transport: from submit to the answer.
         rejected: Requests that were not accepted.
-        errors: Requests that failed, were answered wrongly, or got no answer.
-        span_s: From the first to the last answer.
+        failed: Requests that the server could not answer, those of the warm-up too.
+        wrong: Requests whose answer is not the expected one, those of the warm-up too.
+        lost: Requests without an answer, and those that were not sent for that.
+        span_s: From asking (or when it was due) the first that counts to the last answer.
+        largest_difference: Of an answer to the expected one; infinite where sizes differ.
     """
 
     latency_s: Floats
     service_s: Floats
     rejected: int
-    errors: int
+    failed: int
+    wrong: int
+    lost: int
     span_s: float
+    largest_difference: float
+
+    @property
+    def errors(self) -> int:
+        """Requests that were accepted and not answered rightly."""
+        return self.failed + self.wrong + self.lost
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,8 @@ class _Run:
         self.total = load.requests + load.warmup
         draw = np.random.default_rng(load.seed)
         self.choice = draw.integers(0, len(material.requests), self.total).tolist()
-        self.next = self.done = self.rejected = self.errors = 0
+        self.next = self.done = self.rejected = self.failed = self.wrong = 0
+        self.largest_difference = 0.0
         self.asked_s = [0.0] * material.slots
         self.number = [0] * material.slots
         self.latency_s, self.service_s = [], []  # type: list[float], list[float]
@@ -144,10 +156,10 @@ class _Run:
                         self._ask(slot, time.perf_counter())
         else:
             self._open_loop()
-        self.errors += self.total - self.done  # lost
         return Measured(
-            np.array(self.latency_s), np.array(self.service_s), self.rejected, self.errors,
-            max(self.end_s - self.begin_s, 1e-9),
+            np.array(self.latency_s), np.array(self.service_s), self.rejected, self.failed,
+            self.wrong, self.total - self.done, max(self.end_s - self.begin_s, 1e-9),
+            self.largest_difference,
         )  # fmt: skip
 
     def _open_loop(self) -> None:
@@ -176,6 +188,8 @@ class _Run:
         blob, at = self.material.requests[request], slot * self.material.slot_bytes
         self.buffer[at : at + len(blob)] = blob
         self.asked_s[slot], self.number[slot] = since_s, self.next
+        if self.next == self.load.warmup:
+            self.begin_s = since_s
         self.next += 1
         self.sockets[slot % len(self.sockets)].send(ASK.pack(slot, request))
 
@@ -193,18 +207,20 @@ class _Run:
             slot, status, service_ns, floats = ANSWERED.unpack(note)
             slots.append(slot)
             self.done += 1
-            if self.number[slot] >= self.load.warmup:
-                self._count(slot, status, service_ns, floats, now_s)
+            self._count(slot, status, service_ns, floats, now_s)
         return slots
 
     def _count(self, slot: int, status: int, service_ns: int, floats: int, now_s: float) -> None:
-        """Count one answer; only right ones have a latency."""
-        self.begin_s, self.end_s = self.begin_s or now_s, now_s
+        """Count one answer; only right ones have a latency, and none of the warm-up."""
+        counts = self.number[slot] >= self.load.warmup
+        self.end_s = now_s
         if status == REJECTED:
-            self.rejected += 1
-        elif status == FAILED or not self._right(slot, floats):
-            self.errors += 1
-        else:
+            self.rejected += counts
+        elif status == FAILED:
+            self.failed += 1
+        elif not self._right(slot, floats):
+            self.wrong += 1
+        elif counts:
             self.latency_s.append(now_s - self.asked_s[slot])
             self.service_s.append(service_ns * 1e-9)
 
@@ -212,7 +228,10 @@ class _Run:
         """Compare an answer with what is expected."""
         wanted = self.material.answers[self.choice[self.number[slot]]]
         if floats != wanted.size:
+            self.largest_difference = float("inf")
             return False
         at = slot * self.material.slot_bytes + self.material.answer_at
         found = np.frombuffer(self.buffer, np.float32, floats, at)
-        return floats == 0 or bool(np.abs(found - wanted).max() <= self.material.tolerance)
+        difference = float(np.abs(found - wanted).max(initial=0.0))
+        self.largest_difference = max(difference, self.largest_difference)
+        return difference <= self.material.tolerance

@@ -1,7 +1,8 @@
 """Rounds: every entrant takes its turn in every round, in random order, so a slow moment hits all.
 
 Flow: Subject + settings -> rounds of loads -> *result*: medians over the rounds, and their spread.
-A ratio is taken round by round.  Times are milliseconds.
+A ratio is taken round by round; below 1 the first is faster, of throughput above 1.  Times are
+milliseconds, throughput is right answers a second.
 """
 
 import os
@@ -17,6 +18,7 @@ from torch import nn
 from grace_torchrec.errors import GraceError
 from grace_torchrec.loadtest.entrants import Entrant, Models, engine_of, entrants
 from grace_torchrec.loadtest.generator import Load, Measured
+from grace_torchrec.loadtest.notes import notes_of
 from grace_torchrec.loadtest.processes import Rig
 from grace_torchrec.loadtest.subject import Subject
 from grace_torchrec.serve.request_form import form_of
@@ -76,11 +78,12 @@ def load_test(
     Raises:
         GraceError: an entrant is unknown, or needs a recorder that is not given.
     """
-    chosen = _chosen(settings, recorder)
+    chosen = chosen_entrants(settings, recorder is not None)
     control = next((e for e in chosen.values() if e.processes > 1), None)
-    models = Models(subject, settings.streams)
+    models, load_before = Models(subject, settings.streams), os.getloadavg()[0]
     clients = settings.clients if settings.pattern is None else (0,)
     found: dict[tuple[int, str], list[Measured]] = {}
+    before: list[Measured] = []  # a round that is not counted, but for its errors
     slots = max(*clients, 512 if settings.pattern is not None else 2)
     draw = random.Random(settings.seed)
     with Rig(subject, slots, settings.tolerance, control) as rig:
@@ -93,19 +96,31 @@ def load_test(
                     load = _load(settings, count, chosen[name], seed, short=turn < 0)
                     with engine_of(chosen[name], models, recorder) as engine:
                         measured = rig.measure(engine, load)
-                    if turn >= 0:
-                        found.setdefault((count, name), []).append(measured)
-    return _result(subject, settings, clients, list(chosen), found)
+                    kept = before if turn < 0 else found.setdefault((count, name), [])
+                    kept.append(measured)
+    result = _result(subject, settings, clients, list(chosen), found)
+    result["errors"] += sum(measured.errors for measured in before)
+    result["machine"] = {"cores": os.cpu_count() or 0, "load_before": round(load_before, 2)}
+    result["notes"] = notes_of(result)
+    return result
 
 
-def _chosen(settings: Settings, recorder: Callable[[nn.Module], Any] | None) -> dict[str, Entrant]:
-    """Return the entrants that are asked for."""
+def chosen_entrants(settings: Settings, recorder: bool) -> dict[str, Entrant]:
+    """Return the entrants that are asked for; to call before what takes long.
+
+    Args:
+        settings: Names them.
+        recorder: Whether there is one.
+
+    Raises:
+        GraceError: an entrant is unknown, or needs a recorder that is not given.
+    """
     known = entrants(settings.max_batch, settings.inflight, settings.workers)
     names = settings.names or tuple(name for name, one in known.items() if one.by_default)
     for name in names:
         if name not in known:
             raise GraceError(f"serve-bench: no entrant {name!r}; there are {', '.join(known)}")
-        if known[name].recorded and recorder is None:
+        if known[name].recorded and not recorder:
             raise GraceError(f"serve-bench: entrant {name!r} needs a recorder; pass --recorder")
     return {name: known[name] for name in names}
 
@@ -153,8 +168,8 @@ def _result(
             "workers": settings.workers,
             "threads": torch.get_num_threads(),
             "rows": form_of(subject.requests[0]).rows,
+            "tolerance": settings.tolerance,
         },
-        "machine": {"cores": os.cpu_count() or 0, "load": round(os.getloadavg()[0], 2)},
     }
 
 
@@ -176,8 +191,10 @@ def _cell(rounds: Sequence[Measured], figures: Mapping[str, Samples]) -> dict[st
     cell["spread"] = {
         name: [round(samples.q20, 4), round(samples.q80, 4)] for name, samples in figures.items()
     }
-    cell["rejected"] = sum(one.rejected for one in rounds)
-    cell["errors"] = sum(one.errors for one in rounds)
+    for name in ("rejected", "errors", "failed", "wrong", "lost"):
+        cell[name] = sum(getattr(one, name) for one in rounds)
+    cell["largest_difference"] = max(one.largest_difference for one in rounds)
+    cell["answered"] = min(one.latency_s.size for one in rounds)
     return cell
 
 

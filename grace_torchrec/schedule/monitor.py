@@ -69,6 +69,15 @@ class WorkloadMonitor:
         Raises:
             GraceError: the stream has none.
         """
+        self._error_us += abs(now_us - self.withdraw(stream, now_us))
+        self._done += 1
+
+    def withdraw(self, stream: int, now_us: float) -> float:
+        """Take the first operator of a stream away, done or not; return when it was to be done.
+
+        Raises:
+            GraceError: the stream has none.
+        """
         if not self.queued[stream]:
             raise GraceError(f"monitor: stream {stream} has nothing to complete; launch it first")
         time_us, _, resources, done_us = self._queues[stream].popleft()
@@ -77,8 +86,7 @@ class WorkloadMonitor:
         self._begin_us[stream] = now_us
         for name in resources:
             self._owner[name][stream] -= 1
-        self._error_us += abs(now_us - done_us)
-        self._done += 1
+        return done_us
 
     def expected_completion_us(self, stream: int, now_us: float) -> float:
         """Return the time until a stream has done all it was given."""

@@ -11,8 +11,9 @@ Read in this order:
 - trained rows: delta, masters, members, tracked;
 - on disk: files, document, mapped_arrays;
 - without this package: torchscript, exported;
-- requests: engine, request_queue, request_form, joining, workers, worker_streams, live_model (what
-  answers now), shadow, outlook (when could one start);
+- requests: engine, request_queue, request_form, joining, crew (the threads that outlive nobody), workers,
+  worker_streams, model_switch and live_model (what answers now), shadow, outlook (when could one start);
 - what became of them: metrics, prometheus;
-- new plans: drift, refresh, refresh_record, proof, serving_place, background.
+- new plans: drift, refresh, refresh_deltas, refresh_proof and proof, refresh_record, serving_place,
+  background.
 """

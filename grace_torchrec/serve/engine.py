@@ -6,11 +6,12 @@ computed together.  How workers and streams follow RecOS: docs/engine.md.
 """
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -18,18 +19,16 @@ from torch import nn
 
 from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.serve.live_model import LiveModel
+from grace_torchrec.serve.crew import Crew, timed_out
 from grace_torchrec.serve.metrics import EngineMetrics, Now
+from grace_torchrec.serve.model_switch import ModelSwitch
 from grace_torchrec.serve.outlook import Outlook
 from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
 from grace_torchrec.serve.segmented_model import streams_for
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
-from grace_torchrec.serve.shared_streams import SharedStreams
 from grace_torchrec.serve.worker_streams import device_of, ready_event
-from grace_torchrec.serve.workers import Duties, Workers, expire, fail
-
-CLOSES = "engine: it is closing and accepts no more requests"
+from grace_torchrec.serve.workers import Duties, Workers, expire
 
 
 class Engine:
@@ -94,28 +93,30 @@ class Engine:
             raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
-        self._live, self._with_stock, self._replaced = LiveModel(served, stock), False, 0
         self._device = device_of(served)
-        self._streams: SharedStreams | None = None
+        shared = None
         if streams is not None:
-            self._streams = streams_for(served, streams, self._device, max_inflight)
-            self._live.share(self._streams)
-        self._one_change = threading.Lock()
-        self._here = threading.local()  # holds: this thread computes with the live model
+            shared = streams_for(served, streams, self._device, max_inflight)
+        self._switch, self._one_change = ModelSwitch(served, stock, shared), threading.Lock()
         self._max_inflight, self._max_batch = max_inflight, max_batch
-        self._outlook = Outlook(max_inflight)
+        # What threads hold must not lead back here, or an engine that is dropped would never end.
+        self._outlook = outlook = Outlook(max_inflight)
         self._queue = RequestQueue(
-            max_queue, max_batch, max_wait_ms * 1e-3, lambda: self._outlook.busy > 0
+            max_queue, max_batch, max_wait_ms * 1e-3, lambda: outlook.busy > 0
         )
         self._shadow = Shadow(shadow, shadow_tolerance) if shadow else None
-        self.metrics = EngineMetrics(self._now)
+        self.metrics = EngineMetrics(
+            partial(_now, self._queue, outlook, self._switch, self._shadow, max_batch)
+        )
         observe: Callable[[Any], None] | None = recorder.observe if recorder is not None else None
         self._workers = Workers(
             Duties(
-                self._queue, self._live_now, self.metrics, self._outlook,
+                self._queue, self._switch.held, self.metrics, self._outlook,
                 observe, self._shadow, max_inflight, self._device,
             )
         )  # fmt: skip
+        self._crew = Crew(self._queue, self._workers, self._shadow, self.metrics, shared)
+        self._crew.serve(self)
         self._start_workers()
 
     def submit(self, *batch: Any, deadline_s: float | None = None) -> "Future[Any]":
@@ -133,16 +134,18 @@ class Engine:
         Raises:
             Rejected: too many requests wait, the deadline cannot be met, or the engine closes.
             GraceError: the request is malformed.
+            NotSupported: this process was forked from the one that has the engine's threads.
         """
+        self._crew.refuse_child("submit")
         try:
             form = form_of(batch)
             now_s = time.perf_counter()
-            if deadline_s is not None and self._outlook.busy:
+            if deadline_s is not None:
                 self._check_deadline(deadline_s)
             until_s = None if deadline_s is None else now_s + deadline_s
             request = Request(batch, form, now_s, until_s, ready=ready_event(self._device))
             gone = self._queue.put(request)
-        except GraceError:
+        except Exception:  # also what a malformed request raises where it is looked at
             self.metrics.count(rejected=1)
             raise
         self.metrics.count(accepted=1)
@@ -167,22 +170,18 @@ class Engine:
             stock: Its stock twin; default: the one there was.
 
         Raises:
-            NotSupported: a model is in training mode, or a model that computes calls this, or the
-                new one cannot share the streams.
+            NotSupported: a model is in training mode, a model that computes calls this, or a
+                process that was forked does.
         """
         expect_model("Engine.replace", served)
-        if getattr(self._here, "holds", False):
+        if self._switch.is_held_here():
             raise NotSupported(
                 "Engine.replace: called while this thread computes a batch, whose model it would "
                 "wait for; call it from a thread of yours, or from a future's callback"
             )
+        self._crew.refuse_child("replace")
         with self._one_change:
-            old = self._live
-            live = LiveModel(served, old.stock if stock is None else stock)
-            if self._streams is not None:
-                live.share(self._streams)
-            self._live = live
-            self._replaced += 1
+            old = self._switch.replace(served, stock)
             self._start_workers()
         old.wait_until_unused()
 
@@ -192,43 +191,36 @@ class Engine:
         Raises:
             NotSupported: there is no stock model.
         """
-        if on and self._live.stock is None:
-            raise NotSupported("engine: there is no stock model; pass stock=model to Engine")
-        self._with_stock = on
+        self._switch.use_stock(on)
 
-    def drain(self) -> None:
+    def drain(self, *, timeout_s: float | None = None) -> None:
         """Accept no more requests; return when all that were accepted have their answer.
+
+        Args:
+            timeout_s: Seconds to wait at most; None: as long as it takes.
 
         Raises:
             NotSupported: a thread of the engine calls this, as callbacks of futures do.
+            GraceError: the time is over; the door stays shut, and requests stay open.
         """
-        self._refuse_own_thread("drain")
-        self._queue.close(CLOSES)
-        self._workers.join()
-        if self._shadow is not None:
-            self._shadow.drain()
-        if self._streams is not None:
-            self._streams.close()
+        self._crew.refuse_own_thread("drain")
+        if not self._crew.drain(timeout_s):
+            raise timed_out("drain", timeout_s)
 
-    def close(self, *, cancel: bool = False) -> None:
+    def close(self, *, cancel: bool = False, timeout_s: float | None = None) -> None:
         """Drain and end; a second call does nothing.
 
         Args:
             cancel: Fail the requests that wait instead of computing them.
+            timeout_s: Seconds to wait at most; None: as long as it takes.
 
         Raises:
             NotSupported: a thread of the engine calls this, as callbacks of futures do.
+            GraceError: the time is over: a model did not return.
         """
-        self._refuse_own_thread("close")
-        self._queue.close(CLOSES)
-        if cancel:
-            for request in self._queue.remove_all():
-                if request.started or request.future.set_running_or_notify_cancel():
-                    fail(request, Rejected(CLOSES))
-                self.metrics.count(cancelled=1)
-        self.drain()
-        if self._shadow is not None:
-            self._shadow.close()
+        self._crew.refuse_own_thread("close")
+        if not self._crew.close(cancel=cancel, timeout_s=timeout_s):
+            raise timed_out("close", timeout_s)
 
     def __enter__(self) -> "Engine":
         """Return the engine."""
@@ -243,18 +235,12 @@ class Engine:
         """Close: what was accepted is answered."""
         self.close()
 
-    def _refuse_own_thread(self, call: str) -> None:
-        """Refuse a call that waits for the engine's threads on one of them."""
-        thread = threading.current_thread()
-        on_shadow = self._shadow is not None and self._shadow.is_on(thread)
-        if on_shadow or self._workers.has(thread):
-            raise NotSupported(
-                f"Engine.{call}: called on a thread of the engine, such as by a future's callback, "
-                "which it would wait for; call it from a thread of yours"
-            )
-
     def _check_deadline(self, deadline_s: float) -> None:
         """Refuse a request that is expected to come too late."""
+        if math.isnan(deadline_s):
+            raise GraceError("request: deadline_s is not a number; give seconds, or None")
+        if not self._outlook.busy:
+            return
         start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
         if start_s > deadline_s:
             raise Rejected(
@@ -262,34 +248,26 @@ class Engine:
                 f"its deadline is {deadline_s * 1e3:.1f} ms; send fewer, or allow more time"
             )
 
-    @contextmanager
-    def _live_now(self) -> Iterator[tuple[LiveModel, bool]]:
-        """Hold the model that answers now for a batch."""
-        while True:
-            live = self._live
-            with live.used():
-                if live is self._live:  # else it was replaced before it was held
-                    self._here.holds = True
-                    try:
-                        yield live, self._with_stock
-                    finally:
-                        self._here.holds = False
-                    return
-
     def _start_workers(self) -> None:
         """Let there be a thread for each batch in flight, and one that rewrites ahead."""
-        self._workers.start(self._max_inflight + bool(self._live.ahead))
+        self._workers.start(self._max_inflight + bool(self._switch.live.ahead))
 
-    def _now(self) -> Now:
-        """Return what metrics cannot count."""
-        return Now(
-            queued=len(self._queue),
-            running=self._outlook.busy,
-            model="stock" if self._with_stock else "ours",
-            replaced=self._replaced,
-            expected_start_ms=1e3
-            * self._outlook.expected_start_s(self._queue.rows, self._max_batch),
-            outlook_error_us=self._outlook.mean_error_us,
-            shadow=ShadowCounts() if self._shadow is None else self._shadow.snapshot(),
-            streams={} if self._streams is None else self._streams.loads(),
-        )
+
+def _now(
+    queue: RequestQueue,
+    outlook: Outlook,
+    switch: ModelSwitch,
+    shadow: Shadow | None,
+    max_batch: int,
+) -> Now:
+    """Return what metrics cannot count."""
+    return Now(
+        queued=len(queue),
+        running=outlook.busy,
+        model="stock" if switch.with_stock else "ours",
+        replaced=switch.replaced,
+        expected_start_ms=1e3 * outlook.expected_start_s(queue.rows, max_batch),
+        outlook_error_us=outlook.mean_error_us,
+        shadow=ShadowCounts() if shadow is None else shadow.snapshot(),
+        streams={} if switch.streams is None else switch.streams.loads(),
+    )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 
@@ -26,10 +27,14 @@ def join(batches: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     Args:
         batches: Positional arguments of each request, all of the same kind
             (:func:`~grace_torchrec.serve.request_form.form_of`).
+
+    Raises:
+        GraceError: lengths of a request do not fit its ids any more.
     """
     if len(batches) == 1:
         return batches[0]
-    return tuple(_join_part(parts) for parts in zip(*batches, strict=True))
+    with torch.no_grad():  # one request that wants gradients must not make the others want them
+        return tuple(_join_part(parts) for parts in zip(*batches, strict=True))
 
 
 def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
@@ -66,7 +71,7 @@ def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
     raise CannotSplit(f"an output of type {type(output).__name__}")
 
 
-def bags_in(batch: Any) -> list[KeyedJaggedTensor]:
+def original_bags(batch: Any) -> list[KeyedJaggedTensor]:
     """Return every KeyedJaggedTensor in nested arguments; of rewritten bags the original ones."""
     if isinstance(batch, RewrittenBatch):
         return [batch.bags]
@@ -74,7 +79,7 @@ def bags_in(batch: Any) -> list[KeyedJaggedTensor]:
         return [batch]
     if isinstance(batch, dict | list | tuple):
         inner = batch.values() if isinstance(batch, dict) else batch
-        return [bags for part in inner for bags in bags_in(part)]
+        return [bags for part in inner for bags in original_bags(part)]
     return []
 
 
@@ -158,21 +163,31 @@ def join_jagged(
 
     Returns:
         Lengths ``[F * B]``, and each column joined.
+
+    Raises:
+        GraceError: on a CPU, lengths do not fit their values: bags of others would move.
     """
     if lengths_R[0].device.type != "cpu":
         return _join_on_device(num_features, lengths_R, columns)
     lengths = [one.numpy().reshape(num_features, -1) for one in lengths_R]
+    lengths_FB = np.concatenate(lengths, axis=1).reshape(-1)
     ends = [one.sum(axis=1).cumsum().tolist() for one in lengths]
     joined = []
     for column in columns:
         values = [part.detach().numpy() for part in column]
+        fits = all(end[-1] == part.size for part, end in zip(values, ends, strict=True))
+        if not fits or lengths_FB.min(initial=0) < 0:
+            raise GraceError(
+                "request: lengths of bags do not fit their ids any more, as they did when it was "
+                "submitted; write into a request only after its answer"
+            )
         pieces = [
             part[end[f - 1] if f else 0 : end[f]]
             for f in range(num_features)
             for part, end in zip(values, ends, strict=True)
         ]
         joined.append(torch.from_numpy(np.concatenate(pieces)))
-    return torch.from_numpy(np.concatenate(lengths, axis=1).reshape(-1)), joined
+    return torch.from_numpy(lengths_FB), joined
 
 
 def _join_on_device(

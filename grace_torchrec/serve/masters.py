@@ -2,16 +2,15 @@
 
 Flow: convert keeps them -> a delta changes some -> sums that hold those are formed anew.
 A packed row is not the row it was packed from, and a sum must be formed from float rows; so those
-of the items that are in a sum are kept, in a file that is mapped into memory.
+of the items that are in a sum are kept, in files that are mapped into memory. Those have no name:
+nothing is left of them, however the process ends.
 Shapes: N rows of a table, G grouped items, D dimension, K rows at hand.
 """
 
 import os
 import tempfile
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -44,16 +43,14 @@ class MasterRows:
 
 
 class Masters:
-    """The float rows of every table's grouped items, in one folder.
+    """The float rows of every table's grouped items.
 
     Args:
         tables: Table key -> its rows.
-        folder: Holds the files; removed with this object if ``owned``.
     """
 
-    def __init__(self, tables: Mapping[str, MasterRows], folder: Path | None = None) -> None:
+    def __init__(self, tables: Mapping[str, MasterRows]) -> None:
         self.tables = dict(tables)
-        self.folder = folder
 
     @property
     def num_bytes(self) -> int:
@@ -72,21 +69,17 @@ class Masters:
             GraceError: there is no room for the files.
         """
         try:
-            folder = tempfile.TemporaryDirectory(prefix="grace-masters-")
-            tables = {
-                key: MasterRows(
-                    items, _copied(Path(folder.name) / f"{place}.rows", items, weights[key])
-                )
-                for place, (key, items) in enumerate(grouped.items())
-            }
+            return cls(
+                {
+                    key: MasterRows(items, _copied(items, weights[key]))
+                    for key, items in grouped.items()
+                }
+            )
         except OSError as error:
             raise GraceError(
                 f"convert: float rows of grouped items cannot be kept: {error}; make room in the "
                 "folder for temporary files (TMPDIR), or convert with deltas=False"
             ) from error
-        masters = cls(tables, Path(folder.name))
-        weakref.finalize(masters, folder.cleanup)
-        return masters
 
 
 def grouped_items(sets: Mapping[str, tuple[int, Tensor, Tensor]], table: int) -> Tensor:
@@ -117,15 +110,16 @@ def fits_table(items_G: Tensor, rows_GD: Tensor, spec: TableSpec) -> bool:
     )
 
 
-def _copied(path: Path, items_G: Tensor, rows_ND: Tensor) -> Tensor:
-    """Copy rows into a file, and return it mapped into memory."""
+def _copied(items_G: Tensor, rows_ND: Tensor) -> Tensor:
+    """Copy rows into a file of no name, and return it mapped into memory."""
     shape = (items_G.numel(), rows_ND.shape[1])
     if not items_G.numel():
         return rows_ND.new_empty(shape)
     dtype = np.float16 if rows_ND.dtype == torch.float16 else np.float32
-    with path.open("xb") as file:  # a full disk is an error here and a dead process once mapped
+    with tempfile.TemporaryFile(prefix="grace-masters-") as file:
+        # a full disk is an error here and a dead process once mapped
         os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * np.dtype(dtype).itemsize)
-    mapped = torch.from_numpy(np.memmap(path, dtype=dtype, mode="r+", shape=shape))
+        mapped = torch.from_numpy(np.memmap(file, dtype=dtype, mode="r+", shape=shape))
     for first in range(0, shape[0], COPIED_ROWS):
         some = slice(first, first + COPIED_ROWS)
         mapped[some] = rows_ND.detach()[items_G[some]]

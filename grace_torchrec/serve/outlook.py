@@ -3,7 +3,8 @@
 Flow: batches begun and done -> WorkloadMonitor (a worker is a stream, a batch an operator) ->
 *Outlook* -> requests whose deadline cannot be met are refused at the door.
 Source: RecOS, IJCAI'25, section 3.3 (expected completion of a stream).  Derived: the time of a batch
-is a line over its rows, fitted to the last batches, which count less the older they are.
+is a line over its rows, fitted to the last batches, which count less the older they are.  A batch
+that failed tells nothing about one that is computed: most fail before they begin.
 """
 
 import threading
@@ -38,11 +39,14 @@ class Outlook:
             self.monitor.launch(worker, self._batch_us(rows), 1, (), now_s * 1e6)
         return now_s
 
-    def end(self, worker: int, rows: int, began_s: float) -> None:
-        """Note that its batch is done."""
+    def end(self, worker: int, rows: int, began_s: float, *, computed: bool = True) -> None:
+        """Note that its batch is done; learn its time, unless it failed."""
         now_s = time.perf_counter()
         with self._lock:
             self.busy -= 1
+            if not computed:
+                self.monitor.withdraw(worker, now_s * 1e6)
+                return
             self.monitor.complete(worker, now_s * 1e6)
             us = (now_s - began_s) * 1e6
             self._weight = self._weight * MEMORY + 1

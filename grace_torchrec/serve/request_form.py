@@ -2,7 +2,9 @@
 
 Flow: arguments of one request -> *form_of* -> queue, which joins requests of equal kind.
 What is cheap to check is checked here, at the door.  What is malformed in another way than its
-numbers (a missing key, another type) is of another kind, so it meets no other request.
+numbers (a missing key, another type) is of another kind, so it meets no other request.  What is
+joined takes on no property of its mates: of tensors that are not plain, of values of types that are
+not known, a joined one may.
 Shapes: F features, B rows of the request, L ids.
 """
 
@@ -10,11 +12,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +65,39 @@ def form_of(batch: tuple[Any, ...]) -> Form:
 def _kind(value: Any, where: str, rows: dict[str, int]) -> Hashable:
     """Return what must be equal for a value to be joined with another; note its rows."""
     if isinstance(value, Tensor):
-        if not value.dim():
+        if not _is_plain(value):
             return Alone()
         rows[where] = value.shape[0]
         return value.dtype, tuple(value.shape[1:]), value.device
     if isinstance(value, RewrittenBatch):
         stamps = tuple((path, part.stamp) for path, part in value.modules.items())
         weighted = tuple(part.weights is not None for part in value.modules.values())
+        for path, part in value.modules.items():
+            _check_rewritten(part, f"{where} rewritten for {path!r}", rows)
         return stamps, weighted, _kind_of_bags(value.bags, where, rows)
     if isinstance(value, KeyedJaggedTensor):
         return _kind_of_bags(value, where, rows)
     if isinstance(value, dict):
-        return tuple((key, _kind(v, f"{where}[{key!r}]", rows)) for key, v in value.items())
+        named = ((key, _kind(v, f"{where}[{key!r}]", rows)) for key, v in value.items())
+        return type(value), tuple(named)
     if isinstance(value, list | tuple):
         inner = (_kind(v, f"{where}[{place}]", rows) for place, v in enumerate(value))
         return type(value), tuple(inner)
-    if value is None or isinstance(value, bool | int | float | str):
+    if type(value) is float:
+        return float, value.hex()  # 0.0 equals -0.0, and is another number
+    if value is None or type(value) in (bool, int, str):
         return type(value), value
     return Alone()
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Tell a tensor with rows that a joined one holds as they are."""
+    return (
+        type(value) in (Tensor, nn.Parameter)
+        and value.layout is torch.strided
+        and not (value.is_nested or value.is_quantized)
+        and value.dim() > 0
+    )
 
 
 def _kind_of_bags(bags: KeyedJaggedTensor, where: str, rows: dict[str, int]) -> Hashable:
@@ -97,8 +116,8 @@ def _kind_of_bags(bags: KeyedJaggedTensor, where: str, rows: dict[str, int]) -> 
         )
     if lengths.device.type == "cpu":  # elsewhere it would wait for the device
         _check_lengths(lengths, ids.numel(), where)
-        if offsets is not None and offsets.numel() and int(offsets[0]):
-            raise GraceError(f"request: {where} has offsets that begin at {int(offsets[0])}, not 0")
+        if offsets is not None:
+            _check_offsets(offsets, lengths, where)
     if weights is not None and weights.shape != ids.shape:
         raise GraceError(
             f"request: {where} has weights of shape {tuple(weights.shape)} for {ids.numel()} ids"
@@ -121,6 +140,30 @@ def _check_lengths(lengths: Tensor, num_ids: int, where: str) -> None:
             if numbers.size
             else f"request: {where} has {num_ids} ids and no bag"
         )
+
+
+def _check_offsets(offsets: Tensor, lengths: Tensor, where: str) -> None:
+    """Refuse offsets that are not the sums of the lengths: whatever reads them reads other ids."""
+    ends, numbers = offsets.detach().numpy(), lengths.detach().numpy()
+    if ends.size and ends[0]:
+        raise GraceError(f"request: {where} has offsets that begin at {ends[0]}, not 0")
+    if ends.size != numbers.size + 1 or not np.array_equal(np.diff(ends), numbers):
+        raise GraceError(f"request: {where} has offsets and lengths that say different bags")
+
+
+def _check_rewritten(part: RewrittenRows, where: str, rows: dict[str, int]) -> None:
+    """Refuse rewritten rows that do not fit their bags; note for how many rows they are."""
+    num_bags, ends = part.given_lengths.numel(), part.offsets
+    weighted = part.rows if part.weights is None else part.weights
+    if part.given_lengths.dim() != 2 or ends.shape != (num_bags + 1,):
+        raise GraceError(f"request: {where} has {ends.numel()} offsets for {num_bags} bags")
+    if part.rows.dim() != 1 or weighted.shape != part.rows.shape:
+        raise GraceError(f"request: {where} has weights that do not fit its rows")
+    if ends.device.type == "cpu":
+        if int(ends[0]):
+            raise GraceError(f"request: {where} has offsets that begin at {int(ends[0])}, not 0")
+        _check_lengths(ends.diff(), part.rows.numel(), where)
+    rows[where] = part.given_lengths.shape[1]
 
 
 def blank_row(batch: tuple[Any, ...]) -> tuple[Any, ...]:

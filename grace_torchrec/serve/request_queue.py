@@ -166,7 +166,7 @@ class RequestQueue:
         """Wait for a change."""
         self._sleepers += 1
         try:
-            self._changed.wait(seconds)
+            self._changed.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
         finally:
             self._sleepers -= 1
 

@@ -107,10 +107,10 @@ class Shadow:
         """Tell whether a thread is the one that compares."""
         return thread is self._thread
 
-    def drain(self) -> None:
-        """Wait until everything handed over was compared."""
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until everything handed over was compared; False: that took too long."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._waiting or self._comparing))
+            return self._changed.wait_for(lambda: not (self._waiting or self._comparing), timeout_s)
 
     def close(self) -> None:
         """Compare what waits, then end the thread."""

@@ -7,6 +7,7 @@ A worker that ends, whatever ended it, gives its requests back and is replaced.
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.serve.joining import CannotSplit, bags_in, join, split
+from grace_torchrec.serve.joining import CannotSplit, join, original_bags, split
 from grace_torchrec.serve.live_model import LiveModel
 from grace_torchrec.serve.metrics import EngineMetrics
 from grace_torchrec.serve.outlook import Outlook
@@ -79,15 +80,19 @@ class Workers:
             for place in range(len(self._threads), count):
                 self._spawn(place)
 
-    def join(self) -> None:
-        """Wait until all threads have ended, also those that replaced others."""
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until all threads have ended, also those that replaced others; False: in vain."""
+        until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._lock:
                 alive = [thread for thread in self._threads.values() if thread.is_alive()]
             if not alive:
-                return
+                return True
             for thread in alive:
-                thread.join()
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                thread.join(None if timeout_s is None else left_s)
 
     def has(self, thread: threading.Thread) -> bool:
         """Tell whether a thread is one of those that serve."""
@@ -243,11 +248,13 @@ class _Worker:
         stream = self.streams.get()
         try:
             began_s = outlook.begin(stream.number, rows)
+            computed = False
             try:
                 with stream.computing(requests):
                     yield stream
+                computed = True
             finally:
-                outlook.end(stream.number, rows, began_s)
+                outlook.end(stream.number, rows, began_s, computed=computed)
         finally:
             self.streams.put(stream)
             self.duties.queue.wake()
@@ -271,7 +278,7 @@ class _Worker:
         duties = self.duties
         if duties.observe is not None:
             try:
-                for bags in bags_in(answered.batch):
+                for bags in original_bags(answered.batch):
                     duties.observe(bags)
             except Exception:  # a recorder's fault is none of the requests'
                 duties.metrics.count(observer_errors=1)

@@ -96,7 +96,7 @@ def _tables(module: Any) -> Iterator[LiveTable]:
         )
 
 
-def bags_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def bags_of_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the KeyedJaggedTensors among the arguments of a call, plain or rewritten ahead."""
     for value in (*args, *kwargs.values()):
         bags = getattr(value, "bags", value)

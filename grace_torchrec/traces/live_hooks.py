@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from grace_torchrec.traces.live_batches import bags_in
+from grace_torchrec.traces.live_batches import bags_of_call
 
 Observe = Callable[[Any, tuple[str, ...]], None]
 
@@ -28,7 +28,7 @@ class LiveHook:
         """Tell what a module is called with."""
         if torch.compiler.is_compiling() or self.observe is None:
             return
-        for bags in bags_in(args, kwargs):
+        for bags in bags_of_call(args, kwargs):
             self.observe(bags, self.names)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LiveHook":

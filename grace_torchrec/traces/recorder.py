@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.live_batches import LiveBatch, bags_in, live_places
+from grace_torchrec.traces.live_batches import LiveBatch, bags_of_call, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
 from grace_torchrec.traces.live_sample import Limits, LiveSample, held_of
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.recorder_budget import Budget
+from grace_torchrec.traces.recorder_budget import FREE_LOOKS, Budget
 from grace_torchrec.traces.recorder_files import HalfLives, Held, load_held, save_held
 from grace_torchrec.traces.recorder_stats import Losses, RecorderStats
 from grace_torchrec.traces.snapshots import Snapshots
@@ -38,7 +38,8 @@ class TraceRecorder:
         max_ids: Most ids held of each table.
         max_bag_ids: Longer bags are not held, but counted.
         max_overhead: Share of the wall time that requests may wait for the recorder, above 0 and
-            below 1: whole batches pass unseen for it, and those that are seen stand for them.
+            below 1: after the first 200, whole batches pass unseen for it, and those that are seen
+            stand for them.
             None: every batch is looked at, as to record a set of batches that has an end.
         share: Share of the bags that is offered to the sample, above 0 and up to 1.
         half_life_bags: After so many bags of a table a bag weighs twice; None: all weigh the same.
@@ -97,7 +98,7 @@ class TraceRecorder:
         self._losses = Losses()
         limits = Limits(max_bags, max_ids, max_bag_ids, share)
         self._sample = LiveSample(tables, limits, half_lives, source, self._losses)
-        self._budget = Budget(max_overhead, random.Random(source.random()))
+        self._budget = Budget(max_overhead, random.Random(source.random()), free=FREE_LOOKS)
         self._one_at_a_time = threading.Lock()
         self._hooks, self._snapshots = list[Any](), cast(Snapshots | None, None)
 
@@ -251,7 +252,7 @@ class TraceRecorder:
     def _look(self, batch: Any, names: tuple[str, ...]) -> None:
         """Offer every bag of a batch to the sample of its table; the time is counted."""
         try:
-            for bags in bags_in((batch,), {}):
+            for bags in bags_of_call((batch,), {}):
                 self._sample.offer(LiveBatch(bags), names, self._budget.times, self.clock())
         finally:
             self._budget.looked()

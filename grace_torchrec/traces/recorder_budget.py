@@ -7,6 +7,7 @@ by.  After a look the chance of each later batch to be the next one looked at is
 come, so it depends on nothing that is in them; and a batch that is looked at stands for ``times``, so
 that every bag weighs the same in the mean, however often batches of its time were looked at.
 What is not spent is not saved up: a quiet night allows no burst of looks in the morning.
+The first looks are free, once: who tries a recorder on a few batches finds them in the profile.
 """
 
 import math
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 
 PAUSE_S = 0.1  # a longer gap counts as this: nobody asked.  A look waits for others no longer
+FREE_LOOKS = 200  # of a recorder: some tenths of a second, once
 MOST_RISE = 4  # times the stretch before: one odd measurement neither blinds nor outweighs
 REMEMBERED = 64  # calls behind the mean gap, at least half as many
 
@@ -27,6 +29,7 @@ class Budget:
         source: Of the draws.
         clock: Seconds, never going back.
         thread_clock: Seconds that this thread computed.
+        free: Looks that nothing is paid for.
 
     Attributes:
         times: Batches that the next one looked at stands for.
@@ -40,11 +43,12 @@ class Budget:
         source: random.Random,
         clock: Callable[[], float] = time.perf_counter,
         thread_clock: Callable[[], float] = time.thread_time,
+        free: int = 0,
     ) -> None:
         self.times, self.passed, self.spent_s = 1, 0, 0.0
         self._share, self._source = max_overhead, source
         self._clock, self._thread_clock = clock, thread_clock
-        self._to_pass = 0
+        self._to_pass, self._free = 0, free
         self._debt_s = 0.0
         self._wall_s, self._calls = 0.0, 0  # since the last look
         self._gaps_s, self._gaps = 0.0, 0.0  # remembered
@@ -73,6 +77,9 @@ class Budget:
         computed = self._thread_clock() - self._computed
         took = min(self._clock() - self._now, computed + PAUSE_S)
         self.spent_s += took
+        if self._free:
+            self._free -= 1
+            took = 0.0
         self._debt_s = max(0.0, self._debt_s - self._share * self._wall_s) + took
         self._gaps_s, self._gaps = self._gaps_s + self._wall_s, self._gaps + self._calls
         pays_s = self._share * self._gaps_s / self._gaps

@@ -1,5 +1,6 @@
 """The command line keeps its promises: exit codes, one-line errors, no torch for ``--help``."""
 
+import io
 import json
 import subprocess
 import sys
@@ -115,3 +116,22 @@ def test_doctor_prints_exactly_one_json_object_and_this_environment_is_healthy()
     document = json.loads(result.stdout)
     assert document["findings"] == []
     assert (result.returncode, document["healthy"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "table", "path"),
+    [
+        ("latin-1", b"Br\xf6tchen \\u540d", b"\xe5\x90\x8d"),
+        ("ascii", b"Br\\xf6tchen \\u540d", b"\xe5\x90\x8d"),
+        ("utf-8", "Br\u00f6tchen \u540d".encode(), b"\xe5\x90\x8d"),
+    ],
+)
+def test_what_a_terminal_cannot_show_is_shown_some_other_way(monkeypatch, encoding, table, path):
+    """Names of tables are any text, paths any bytes; neither ends a job that has done its work."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding, "strict"))
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    sys.stdout.write("Br\u00f6tchen \u540d " + b"\xe5\x90\x8d".decode("ascii", "surrogateescape"))
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().splitlines()[-1] == table + b" " + path

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from grace_torchrec.cli.main import cli
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.errors import GraceError
 
 CODE = """
 import torch
+from click.testing import CliRunner
 from torch import nn
 model, dense, other = nn.Linear(2, 1), torch.zeros(3, 2), torch.zeros(3, 1)
 def lists(): return model, [[dense, other]]
@@ -55,3 +58,13 @@ def test_what_is_wrong_is_said(name, told):
 def test_an_error_of_the_users_own_code_is_not_dressed_up():
     with pytest.raises(TypeError, match="Linear"):
         load_model("given_models:fails")
+
+
+@pytest.mark.parametrize("command", ["plan", "convert", "serve-bench"])
+def test_bundled_models_have_nothing_to_plan(command):
+    """They are plain torch; it is said before the model is made, and by help."""
+    with pytest.raises(GraceError, match=r"'bst': is not package.module:function, .* have none"):
+        load_model("bst", to_plan=True)
+    told = CliRunner().invoke(cli, [command, "--help"]).output
+    assert "package.module:function" in told
+    assert "bst" not in told

@@ -90,6 +90,15 @@ def test_a_model_that_cannot_be_traced_says_where(module):
     assert "my_small_models.py:11" in found["reason"]
 
 
+@pytest.mark.parametrize("option", ["--svg", "--trace", "--save-stats"])
+def test_a_file_of_no_schedule_is_asked_for_in_vain(module, tmp_path, option):
+    result = run(schedule, f"{module}:depends", "--json", option, tmp_path / "file")
+    assert not json.loads(result.stdout)["scheduled"]
+    assert isinstance(result.exception, GraceError)  # exit code 2, one line
+    assert f"{tmp_path / 'file'}: not written, as there is no schedule: " in str(result.exception)
+    assert not (tmp_path / "file").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

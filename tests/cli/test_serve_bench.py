@@ -14,8 +14,10 @@ from grace_torchrec.cli.main import cli
         (["--open", "poisson"], "--open and --rate go together"),
         (["--rate", "10"], "--open and --rate go together"),
         (["dlrm", "--trace", "x.npz"], "--trace is for the model of histories"),
-        (["nobody", "--rounds", "1"], "not one of"),
-        (["dlrm"], "give each argument one row"),
+        (["nobody", "--rounds", "1"], "is not package.module:function"),
+        (["dlrm"], "dlrm, wide_deep, din, bst have none: schedule and simulate take them"),
+        (["no:model", "--entrants", "stok"], "no entrant 'stok'; there are plain, "),  # the first
+        (["no:model", "--entrants", "ours_recorded"], "needs a recorder; pass --recorder"),
     ],
 )
 def test_wrong_calls(arguments, says) -> None:

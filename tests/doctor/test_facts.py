@@ -147,6 +147,18 @@ def test_a_package_that_no_distribution_owns_is_a_shadow(site: Path, tmp_path: P
     assert facts["shadows"] == {"torch": str(site / "torch" / "__init__.py")}
 
 
+def test_links_to_one_store_of_packages_shadow_nothing(site: Path, tmp_path: Path) -> None:
+    """Some installers link an environment's packages to a store; what is imported is the link."""
+    store = tmp_path / "store"
+    store.mkdir()
+    install(store, "torch", "2.13.0")
+    (site / "torch").symlink_to(store / "torch")
+    (site / "torch-2.13.0.dist-info").mkdir()
+    for file in (store / "torch-2.13.0.dist-info").iterdir():
+        (site / "torch-2.13.0.dist-info" / file.name).symlink_to(file)
+    assert look(site)["shadows"] == {}
+
+
 def test_an_empty_folder_of_the_same_name_shadows_nothing(site: Path, tmp_path: Path) -> None:
     install(site, "torch", "2.13.0")
     (tmp_path / "work" / "torch").mkdir(parents=True)

@@ -15,12 +15,13 @@ from grace_torchrec.launch import components, submit
 ROOT = Path(__file__).parents[2]
 
 
-def run(name, folder, *args):
+def run(name, folder, *args, quiet=False):
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / name, *args],
         cwd=folder, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert not (quiet and done.stderr), done.stderr
     return done.stdout
 
 
@@ -76,7 +77,7 @@ def check_training(printed, int8_worse):
 
 
 def test_a_dlrm_is_trained_checkpointed_planned_and_served(tmp_path):
-    printed = run("train_then_serve.py", tmp_path, "--users", "2500", "--epochs", "1")
+    printed = run("train_then_serve.py", tmp_path, "--users", "2500", "--epochs", "1", quiet=True)
     check_training(printed, int8_worse=2e-3)  # 500 users held out: a pair of them weighs 2e-5
     left = {path.name for path in (tmp_path / "trained").iterdir()}
     assert left == {"checkpoint", "held-out", "plan", "profile-0", "served", "tensorboard"}

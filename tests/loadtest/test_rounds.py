@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.loadtest.entrants import Models, engine_of, entrants
 from grace_torchrec.loadtest.generator import Load
+from grace_torchrec.loadtest.notes import notes_of
 from grace_torchrec.loadtest.processes import Rig
 from grace_torchrec.loadtest.rounds import Settings, load_test
 from grace_torchrec.loadtest.subject import Subject, cut_rows, model_subject
@@ -47,11 +48,17 @@ def test_every_entrant_and_count_has_its_figures_and_right_answers_are_no_errors
             assert 0 < cell["p50"] <= cell["p95"] <= cell["p99"]
             assert cell["service_p50"] < cell["p50"]
             assert cell["throughput"] > 0
-            assert cell["rejected"] == 0
+            assert (cell["rejected"], cell["answered"], cell["largest_difference"]) == (0, 60, 0)
     ratio = found["ratios"]["3"]["ours/stock"]["p99"]
     assert found["p99_ratio"] == ratio["median"]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
-    assert any("ours/stock" in line for line in serve_bench_lines(found))
+    lines = serve_bench_lines(found)
+    assert any(line.split()[:2] == ["1", "client"] for line in lines)
+    assert any("ours/stock" in line for line in lines)
+    assert lines[-2:] == [
+        "note: p99 of a round is told from 60 answers, 0 of them slower; give --requests 1000 or more",
+        "note: 2 rounds say little about the spread; give --rounds 5",
+    ]
 
 
 def test_wrong_answers_failures_and_refusals_are_counted_and_have_no_latency() -> None:
@@ -63,11 +70,41 @@ def test_wrong_answers_failures_and_refusals_are_counted_and_have_no_latency() -
             with engine_of(entrant, models, None) as engine:
                 found = rig.measure(engine, Load(100, 0, 4))
             assert found.errors >= least
+            assert (found.wrong > 0) == (model == "ours")
+            assert found.failed > 0 == found.lost
             assert found.latency_s.size == 100 - found.errors
         closed = engine_of(entrants(8, 1, 1)["stock"], models, None)
         closed.close()
         found = rig.measure(closed, Load(20, 0, 2))
         assert (found.rejected, found.errors, found.latency_s.size) == (20, 0, 0)
+
+
+def test_errors_of_the_warm_up_are_errors_and_the_span_begins_with_the_first_question() -> None:
+    subject = subject_of(3)
+    with Rig(subject, 2, 1e-3, None) as rig:
+        models, known = Models(subject, 1), entrants(8, 1, 1)
+        with engine_of(known["ours"], models, None) as engine:
+            found = rig.measure(engine, Load(1, 30, 1))
+        assert found.wrong > 20
+        assert 0.2 < found.largest_difference <= 0.9
+        with engine_of(known["stock"], models, None) as engine:
+            found = rig.measure(engine, Load(1, 30, 1))
+        assert found.errors == 0
+        assert found.span_s == pytest.approx(found.latency_s[0])  # one request: it is the span
+
+
+def test_what_weakens_the_figures_is_said() -> None:
+    settings = Settings((2,), ("ours",), rounds=1, requests=60)
+    found = load_test(subject_of(3), settings)
+    note = found["notes"][-1]
+    assert note.startswith("ours, 2 clients: ")
+    assert (
+        "wrong; the figures are of the other requests; answers differ from stock by up to 0.9"
+        in note
+    )
+    assert found["errors"] > found["clients"]["2"]["ours"]["errors"]  # those of the first round too
+    slow = {**found, "pattern": "pulse", "rate": 1e9}
+    assert "ours answered" in notes_of(slow)[-1]
 
 
 def test_an_open_loop_asks_at_the_rate_and_counts_from_when_requests_were_due(tmp_path) -> None:

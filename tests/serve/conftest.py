@@ -1,8 +1,10 @@
-"""Models to convert; tables, plans and batches are made as the tests of modules/ make them."""
+"""Models to convert, made as the tests of modules/ make them, and one that a test can hold."""
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from torchrec import KeyedJaggedTensor
 import grace_torchrec as grace
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.served import Served
 
 _spec = importlib.util.spec_from_file_location(
@@ -96,6 +99,41 @@ def served_of(plan_for, batch) -> Callable[..., Served]:
         return convert(model, plan or plan_for(model), example=batch, **options)
 
     return make
+
+
+class Double(nn.Module):
+    """Returns twice its input; notes the rows of each batch; can be held, and fails on -1."""
+
+    def __init__(self, factor: float = 2) -> None:
+        super().__init__()
+        self.factor = factor
+        self.batches: list[list[float]] = []
+        self.free, self.entered = threading.Event(), threading.Semaphore(0)
+        self.free.set()
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches.append(x.tolist())
+        self.entered.release()
+        assert self.free.wait(60)
+        if bool((x == -1).any()):
+            raise ValueError("a bad row")
+        if bool((x == -2).any()):
+            raise SystemExit("a worker ends")
+        return x * self.factor
+
+    def held_by(self, engine: Engine) -> "Future[torch.Tensor]":
+        """Let one request occupy the only worker of an engine."""
+        self.free.clear()
+        first = engine.submit(torch.tensor([100.0]))
+        assert self.entered.acquire(timeout=60)
+        return first
+
+
+@pytest.fixture(scope="session")
+def double() -> type[Double]:
+    """Return a model that a test can hold in the middle of a batch."""
+    return Double
 
 
 @pytest.fixture(scope="module")

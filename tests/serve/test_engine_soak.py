@@ -12,7 +12,9 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,10 @@ from grace_torchrec.serve.request_queue import DeadlineExceeded, Rejected
 logger = logging.getLogger(__name__)
 KEYS, NUM_ROWS, DIM = ("item", "seen", "shop"), 20, 4
 CLIENTS, PATIENCE_S, DEADLY = 8, 120, 666.0
+SHARES = {
+    "good": 60, "empty": 8, "rows": 4, "key": 4, "id": 4, "deadly": 0.3, "cancel": 8, "hurry": 8,
+}  # fmt: skip
+A_FEW = {"good": 25, "empty": 4, "rows": 2, "key": 2, "id": 2, "deadly": 1, "cancel": 4, "hurry": 4}
 LAYOUTS = (
     {"lookup": "fused"},
     {"lookup": "ahead"},
@@ -115,14 +121,28 @@ def draw_request(rng: random.Random, rows: int) -> tuple[Tensor, KeyedJaggedTens
     )
 
 
-def client(world: World, seed: int, until_s: float, seen: Counter[str], wrong: list[str]) -> None:
-    """Send requests until it is time; note what became of each."""
+def shuffled(seed: int) -> Iterator[str]:
+    """Every kind of request, a few times each."""
+    kinds = [kind for kind, count in A_FEW.items() for _ in range(count)]
+    random.Random(seed).shuffle(kinds)
+    return iter(kinds)
+
+
+def endless(seed: int, until_s: float) -> Iterator[str]:
+    """Kinds of requests until it is time."""
     rng = random.Random(seed)
     while time.monotonic() < until_s:
-        kind = rng.choices(
-            ["good", "empty", "rows", "key", "id", "deadly", "cancel", "hurry"],
-            [60, 8, 4, 4, 4, 0.3, 8, 8],
-        )[0]
+        yield rng.choices(list(SHARES), list(SHARES.values()))[0]
+
+
+def client(
+    world: World, seed: int, kinds: Iterator[str], seen: Counter[str], wrong: list[str]
+) -> None:
+    """Send requests of these kinds, one after the other; note what became of each."""
+    rng = random.Random(seed)
+    for kind in kinds:
+        if wrong:
+            return
         try:
             outcome = send(world, rng, kind)
         except Exception as error:
@@ -182,37 +202,42 @@ def resident_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def endure(world: World, minutes: float) -> tuple[Counter[str], list[str], list[int]]:
+def endure(
+    world: World, kinds: Callable[[int], Iterator[str]]
+) -> tuple[Counter[str], list[str], list[int]]:
     """Let clients send and the world change; return outcomes, what was wrong, memory over time."""
-    seen: Counter[str] = Counter()
+    seen: list[Counter[str]] = [Counter() for _ in range(CLIENTS)]
     wrong: list[str] = []
     memory: list[int] = []
-    until_s = time.monotonic() + minutes * 60
     clients = [
-        threading.Thread(target=client, args=(world, seed, until_s, seen, wrong))
+        threading.Thread(target=client, args=(world, seed, kinds(seed), seen[seed], wrong))
         for seed in range(CLIENTS)
     ]
     for thread in clients:
         thread.start()
     rng = random.Random(99)
-    while time.monotonic() < until_s and not wrong:
-        rng.choice([world.publish, world.flip, world.flip])(rng)
+    first = iter((world.publish, world.flip))
+    while True:
+        next(first, rng.choice([world.publish, world.flip, world.flip]))(rng)
         world.engine.use_stock(rng.random() < 0.2)
-        time.sleep(0.02)
         memory.append(resident_bytes())
+        if wrong or not any(thread.is_alive() for thread in clients):
+            break
+        clients[0].join(0.02)  # the pace of changes
     for thread in clients:
         thread.join(2 * PATIENCE_S)
     world.engine.close()
     assert not any(thread.is_alive() for thread in clients)
-    return seen, wrong, memory
+    return sum(seen, Counter()), wrong, memory
 
 
-def check(world: World, seen: Counter[str], wrong: list[str]) -> None:
+def check(world: World, wrong: list[str]) -> None:
     told = world.engine.metrics.snapshot()
     assert not wrong, wrong[:5]
     assert told.accepted == told.answered + told.failed + told.expired + told.cancelled
     assert told.queued == told.running == 0
-    assert all(seen[kind] for kind in ("good", "empty", "rows", "key", "id")), seen
+    assert told.restarts
+    assert world.done
 
 
 @pytest.fixture(autouse=True)
@@ -223,17 +248,20 @@ def no_log_of_ended_workers(caplog) -> None:
 
 def test_nothing_is_wrong_or_lost_for_a_moment(model_of, plan_for, served_of) -> None:
     world = World(model_of(), plan_for, served_of)
-    seen, wrong, _ = endure(world, minutes=0.03)
-    check(world, seen, wrong)
+    seen, wrong, _ = endure(world, shuffled)
+    check(world, wrong)
+    hurried = seen.pop("hurry") + seen.pop("rejected", 0)  # some are refused at the door
+    assert hurried == CLIENTS * A_FEW["hurry"]
+    assert seen == {kind: CLIENTS * count for kind, count in A_FEW.items() if kind != "hurry"}
 
 
 @pytest.mark.soak
 def test_nothing_is_wrong_lost_or_kept_for_long(model_of, plan_for, served_of, request) -> None:
     world = World(model_of(), plan_for, served_of)
-    seen, wrong, memory = endure(world, request.config.getoption("--soak-minutes"))
-    check(world, seen, wrong)
-    assert all(seen[kind] for kind in ("deadly", "cancel", "hurry")), seen
-    assert world.engine.metrics.snapshot().restarts
+    until_s = time.monotonic() + 60 * request.config.getoption("--soak-minutes")
+    seen, wrong, memory = endure(world, partial(endless, until_s=until_s))
+    check(world, wrong)
+    assert all(seen[kind] for kind in SHARES), seen
     warm = len(memory) // 3
     early, late = (statistics.median(part) for part in (memory[warm : 2 * warm], memory[-warm:]))
     logger.info(

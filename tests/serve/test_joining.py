@@ -1,6 +1,7 @@
 """Joining requests and splitting the output gives each request what it gets alone."""
 
 from collections import OrderedDict, namedtuple
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -11,12 +12,17 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewrite_ahead import rewrite_one, swapped_modules
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve import joining
 from grace_torchrec.serve.joining import CannotSplit, join, join_bags, split
 from grace_torchrec.serve.request_form import blank_row, form_of
 
 KEYS = ["a", "b"]
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a type of its own."""
 
 
 def bags_of(
@@ -96,6 +102,50 @@ def test_rewritten_bags_are_joined_with_their_rows(collection_of, table_of, swap
     assert torch.equal(model(joined).values(), wanted)
 
 
+@pytest.mark.parametrize("length", [-1, 0, 5])
+def test_bags_that_were_written_into_after_they_were_checked_move_no_others(length) -> None:
+    parts = [bags_of([([1, 2], [3])]), bags_of([([4], [5, 6])])]
+    parts[0].lengths()[0] = length
+    with pytest.raises(GraceError, match="do not fit their ids any more"):
+        join_bags(parts)
+
+
+def test_a_request_that_wants_gradients_makes_no_other_want_them() -> None:
+    joined = join([(torch.ones(1, 2, requires_grad=True),), (torch.ones(1, 2),)])
+    assert not joined[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda part: {"offsets": part.offsets[:-1]}, "offsets for 4 bags"),
+        (lambda part: {"offsets": part.offsets + 1}, "begin at 1"),
+        (lambda part: {"offsets": part.offsets.flip(0) - part.offsets[-1]}, "begin|add up"),
+        (lambda part: {"rows": part.rows[1:]}, "add up"),
+        (lambda part: {"rows": part.rows[:, None]}, "do not fit its rows"),
+        (lambda part: {"weights": torch.ones(1)}, "do not fit its rows"),
+        (
+            lambda part: {
+                "given_lengths": part.given_lengths.repeat(1, 2),
+                "offsets": torch.cat([part.offsets, part.offsets[-1:].repeat(4)]),
+            },
+            "has 4",
+        ),
+    ],
+)
+def test_rewritten_rows_that_do_not_fit_are_refused_at_the_door(
+    collection_of, table_of, swap_of, batch_of, spoil, says
+) -> None:
+    tables = [table_of("t_item", features=("item",)), table_of("t_seen", features=("seen",))]
+    model = nn.Sequential(swap_of(collection_of(tables), num_hbm_sums=2, lookup="ahead"))
+    bags = batch_of({"item": [[1, 2, 7], []], "seen": [[3, 4, 5], [1]]})
+    (rewritten,) = rewrite_one((bags,), swapped_modules(model))
+    form_of((rewritten,))
+    modules = {path: replace(part, **spoil(part)) for path, part in rewritten.modules.items()}
+    with pytest.raises(GraceError, match=says):
+        form_of((RewrittenBatch(bags, modules),))
+
+
 def test_an_output_is_split_by_rows_in_every_container() -> None:
     values = torch.arange(6.0).reshape(3, 2)
     keyed = KeyedTensor(keys=KEYS, length_per_key=[1, 1], values=values)
@@ -116,6 +166,7 @@ def test_an_output_without_a_row_for_each_row_is_not_split(output) -> None:
         split(output, [1, 2])
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
 def test_requests_of_other_structure_are_of_another_kind() -> None:
     dense, bags = torch.zeros(1, 3), bags_of([([1], [2])])
     kinds = [
@@ -132,6 +183,13 @@ def test_requests_of_other_structure_are_of_another_kind() -> None:
             (dense, bags, object()),
             (dense, bags, object()),
             (torch.tensor(1.0), bags),
+            (dense, bags, 0.0),
+            (dense, bags, -0.0),
+            (dense, {"x": bags}),
+            (dense, OrderedDict(x=bags)),
+            (dense.as_subclass(Tagged), bags),
+            (dense.to_sparse(), bags),
+            (torch.nested.nested_tensor([dense[0]]), bags),
         )
     ]
     for one, kind in enumerate(kinds):
@@ -155,6 +213,17 @@ def test_requests_of_other_structure_are_of_another_kind() -> None:
         (
             (KeyedJaggedTensor(KEYS, torch.arange(2), offsets=torch.tensor([1, 2, 3])),),
             "begin at 1",
+        ),
+        (
+            (
+                KeyedJaggedTensor(
+                    KEYS,
+                    torch.arange(2),
+                    lengths=torch.tensor([1, 1]),
+                    offsets=torch.tensor([0, 2, 2]),
+                ),
+            ),
+            "say different bags",
         ),
         ((KeyedJaggedTensor(KEYS, torch.arange(2), lengths=torch.empty(0).long()),), "no bag"),
     ],

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,13 +29,14 @@ def test_only_items_of_sums_are_kept_and_their_bytes_are_counted():
     assert places[grouped].tolist() == [1, 2]
 
 
-def test_the_files_go_with_their_owner():
+def test_files_have_no_name_so_nothing_can_be_left_of_them(tmp_path, monkeypatch):
+    """Not even of those of a process that is killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     masters = Masters.of({"t": torch.tensor([0, 1])}, {"t": torch.ones(2, 2)})
-    folder = masters.folder
-    assert folder is not None
-    assert any(folder.iterdir())
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) in Path("/proc/self/maps").read_text()
     del masters
-    assert not folder.exists()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_room_is_asked_for_before_the_file_is_mapped(monkeypatch):

@@ -18,10 +18,10 @@ MS = 1e-3
 class World:
     """Time that passes as a test says."""
 
-    def __init__(self, max_overhead: float, seed: int = 0) -> None:
+    def __init__(self, max_overhead: float, seed: int = 0, free: int = 0) -> None:
         self.now, self.computed, self.looks = 0.0, 0.0, 0
         self.budget = Budget(
-            max_overhead, random.Random(seed), lambda: self.now, lambda: self.computed
+            max_overhead, random.Random(seed), lambda: self.now, lambda: self.computed, free
         )
 
     def call(self, gap_s: float, cost_s: float) -> bool:
@@ -74,6 +74,15 @@ def test_its_time_stays_within_the_share(pattern, share: float) -> None:
         assert world.budget.spent_s <= share * world.now + 12 * largest
     assert 0.3 * share < world.budget.spent_s / world.now < share
     assert world.budget.passed + world.looks == 60_000
+
+
+def test_the_first_looks_are_free_and_the_next_are_paid_for() -> None:
+    world = World(0.01, free=30)
+    assert all(world.call(1 * MS, 4 * MS) for _ in range(31))
+    free_s, began = world.budget.spent_s, world.now
+    for _ in range(20_000):
+        world.call(1 * MS, 4 * MS)
+    assert world.budget.spent_s - free_s < 0.01 * (world.now - began) + 48 * MS
 
 
 def test_what_costs_less_than_the_share_sees_every_batch() -> None:

@@ -6,7 +6,7 @@ Read in this order:
 
 - a file a format: npz, user_items, baskets, interactions, fbgemm, multi_hot, parquet; kjt (batches);
 - logs of interactions: interaction_layout (which column is what), columns, interaction_bags;
-- shared: line_errors, integer_lines, first_seen (numbers for items that are named otherwise).
+- shared: line_errors, integer_lines, word_lines, first_seen (numbers for items that are named otherwise).
 """
 
 import os
@@ -67,10 +67,10 @@ _PARTS: dict[str, Callable[[str | os.PathLike[str], str | None], Trace]] = {
     "multi_hot": read_multi_hot,
     "parquet": read_parquet,
 }
-_LINE_STREAMS: dict[str, Callable[..., Iterator[Trace]]] = {  # (path, bad_lines=)
+_LINE_STREAMS: dict[str, Callable[..., Iterator[Trace]]] = {  # (path, names=, bad_lines=)
     "user_items": stream_user_items,
     "baskets": stream_baskets,
-    "interactions": stream_interactions,  # and names=
+    "interactions": stream_interactions,
 }
 _PART_STREAMS: dict[str, Callable[[str | os.PathLike[str], str | None], Iterator[Trace]]] = {
     "fbgemm": stream_fbgemm,
@@ -126,8 +126,8 @@ def stream(
     Args:
         path: As for :func:`read`.
         format: As for :func:`read`.
-        names: Numbers the items by first appearance, or by a list of names; those of
-            interactions may then be any text. None: items keep their numbers.
+        names: Numbers the items by first appearance, or by a list of names; those of text
+            files may then be any text. None: items keep their numbers.
         bad_lines: Counts bad lines of text, which are left out. None: the first is an error.
 
     Raises:
@@ -140,27 +140,14 @@ def stream(
         raise GraceError(
             f"{os.fspath(path)}: a file of format {format} has no lines to skip; repair the file"
         )
-    if format == "interactions":
-        yield from stream_interactions(path, names=names, bad_lines=bad_lines)
+    if format in _LINE_STREAMS:
+        yield from _LINE_STREAMS[format](path, names=names, bad_lines=bad_lines)
         return
-    pieces = _pieces(path, part, format, bad_lines)
-    if names is None:
-        yield from pieces
-        return
+    pieces = (
+        _PART_STREAMS[format](path, part) if format in _PART_STREAMS else [FORMATS[format](path)]
+    )
     for piece in pieces:
-        yield names.renumbered(piece, os.fspath(path))
-
-
-def _pieces(
-    path: str | os.PathLike[str], part: str | None, format: str, bad_lines: BadLines | None
-) -> Iterator[Trace]:
-    """Yield the pieces of a file whose items have numbers."""
-    if format in _PART_STREAMS:
-        yield from _PART_STREAMS[format](path, part)
-    elif format in _LINE_STREAMS:
-        yield from _LINE_STREAMS[format](path, bad_lines=bad_lines)
-    else:
-        yield FORMATS[format](path)
+        yield piece if names is None else names.renumbered(piece, os.fspath(path))
 
 
 def _resolved(
@@ -224,10 +211,7 @@ def _archive_kind(path: str | os.PathLike[str]) -> str:
 
 def _numbers_its_users(path: str | os.PathLike[str]) -> bool:
     """Tell whether the first lines (at least three) start with n, n + 1, n + 2 and so on."""
-    try:
-        block = next(read_lines(path))
-    except GraceError as error:
-        raise GraceError(f"{error}; {_LISTED}") from error
+    block = next(read_lines(path, form=f"name the format: {_LISTED}"))
     counts = block.counts_P[block.counts_P > 0]
     first = block.values_T[(np.cumsum(counts) - counts)[:_SAMPLED_LINES]]
     return bool(first.size >= 3 and (np.diff(first) == 1).all())

@@ -55,29 +55,30 @@ class IntegerLines:
 
 
 def read_lines(
-    path: str | os.PathLike[str], bad_lines: BadLines | None = None
+    path: str | os.PathLike[str], bad_lines: BadLines | None = None, form: str = _FORM
 ) -> Iterator[IntegerLines]:
     """Yield the lines of a text file, block by block, in bounded memory.
 
     Args:
         path: Text file, plain or gzip.
         bad_lines: Counts bad lines, which then stand as blank ones. None: the first is an error.
+        form: What lines should hold, for messages.
 
     Raises:
         GraceError: the file cannot be read, or ``FILE:LINE:`` with what is wrong there.
     """
     first_line, found = 1, 0
     with open_source(path) as source:
-        for block in text_blocks(path, source, _FORM):
+        for block in text_blocks(path, source, form):
             lines = _parse_fast(block, first_line) or _parse_slow(
-                path, block, first_line, bad_lines
+                path, block, first_line, bad_lines, form
             )
             first_line += lines.counts_P.size
             found += lines.values_T.size
             yield lines
     if not found:
         line_error(
-            path, 1, "the file is empty" if first_line == 1 else "no line holds a number", _FORM
+            path, 1, "the file is empty" if first_line == 1 else "no line holds a number", form
         )
 
 
@@ -149,22 +150,26 @@ def _parse_fast(block: bytes, first_line: int) -> IntegerLines | None:
 
 
 def _parse_slow(
-    path: str | os.PathLike[str], block: bytes, first_line: int, bad_lines: BadLines | None
+    path: str | os.PathLike[str],
+    block: bytes,
+    first_line: int,
+    bad_lines: BadLines | None,
+    form: str,
 ) -> IntegerLines:
     """Parse a block line by line; raises at the first bad line, or counts it and goes on."""
     rows: list[list[int]] = []
     for number, line in enumerate(block.split(b"\n")[:-1], first_line):
-        rows.append(_parsed_or_counted(path, number, line.removesuffix(b"\r"), bad_lines))
+        rows.append(_parsed_or_counted(path, number, line.removesuffix(b"\r"), bad_lines, form))
     values = np.array([value for row in rows for value in row], np.int64)
     return IntegerLines(first_line, values, np.array([len(row) for row in rows], np.int64))
 
 
 def _parsed_or_counted(
-    path: str | os.PathLike[str], number: int, line: bytes, bad_lines: BadLines | None
+    path: str | os.PathLike[str], number: int, line: bytes, bad_lines: BadLines | None, form: str
 ) -> list[int]:
     """Return the numbers of one line; none of a bad one that is counted."""
     try:
-        return _parse_line(path, number, line)
+        return _parse_line(path, number, line, form)
     except GraceError as error:
         if bad_lines is None:
             raise
@@ -172,19 +177,21 @@ def _parsed_or_counted(
         return []
 
 
-def _parse_line(path: str | os.PathLike[str], number: int, line: bytes) -> list[int]:
+def _parse_line(path: str | os.PathLike[str], number: int, line: bytes, form: str) -> list[int]:
     """Return the numbers of one line, or say what is wrong with it."""
     if b"\0" in line:
-        line_error(path, number, "the line holds a NUL byte", "is this a binary file? " + _FORM)
+        line_error(path, number, "the line holds a NUL byte", "is this a binary file? " + form)
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = line[error.start]
         line_error(
-            path, number, f"byte 0x{byte:02x} is not UTF-8", "save the file as plain text; " + _FORM
+            path, number, f"byte 0x{byte:02x} is not UTF-8", "save the file as plain text; " + form
         )
     return [
-        parse_token(path, number, token) for token in re.split("[ \t]+", text.strip(" \t")) if token
+        parse_token(path, number, token, form)
+        for token in re.split("[ \t]+", text.strip(" \t"))
+        if token
     ]
 
 

@@ -25,7 +25,7 @@ from grace_torchrec.traces.readers.first_seen import ItemNames
 from grace_torchrec.traces.readers.integer_lines import parse_token, text_blocks
 from grace_torchrec.traces.readers.interaction_bags import Interactions, bags_of_users
 from grace_torchrec.traces.readers.interaction_layout import FORM, Layout, tell_layout
-from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source
+from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source, refuse_line
 from grace_torchrec.traces.trace import Trace
 
 
@@ -137,31 +137,14 @@ def _with_columns(
     for line in np.flatnonzero(short_P).tolist():
         count = int(block.count_P[line])
         what = f"{count} columns, at least {layout.least_columns} expected"
-        _refuse(path, block, line, what, FORM, bad_lines)
+        refuse_line(path, int(block.line_P[line]), what, FORM, bad_lines)
     block = block.take(~short_P) if short_P.any() else block
     unclosed_P = block.unclosed(layout.least_columns)
     for line in np.flatnonzero(unclosed_P).tolist():
         what = "a quote opens a column and does not close it"
         todo = "separators inside of quotes are not read: use another separator in the file"
-        _refuse(path, block, line, what, todo, bad_lines)
+        refuse_line(path, int(block.line_P[line]), what, todo, bad_lines)
     return block.take(~unclosed_P) if unclosed_P.any() else block
-
-
-def _refuse(
-    path: str | os.PathLike[str],
-    block: Columns,
-    line: int,
-    what: str,
-    todo: str,
-    bad_lines: BadLines | None,
-) -> None:
-    """Raise the error of a bad line, or count it."""
-    try:
-        line_error(path, int(block.line_P[line]), what, todo)
-    except GraceError as error:
-        if bad_lines is None:
-            raise
-        bad_lines.add(error)
 
 
 def _items(
@@ -200,7 +183,7 @@ def _rows(
     starts, ends = block.column(column)
     starts, ends = trimmed(block.text_W, starts, ends)  # blanks inside of quotes
     for line in np.flatnonzero(good_P & (starts == ends)).tolist():
-        _refuse(path, block, line, "the item is empty", FORM, bad_lines)
+        refuse_line(path, int(block.line_P[line]), "the item is empty", FORM, bad_lines)
         good_P[line] = False
     own = np.flatnonzero(good_P)
     rows = np.full(good_P.size, -1, np.int64)
@@ -210,7 +193,8 @@ def _rows(
     )
     for line in own[rows[own] < 0].tolist():
         shown = ascii(block.token(line, starts, ends)[:40])
-        _refuse(path, block, line, f"item {shown} has no row", "add it to the names", bad_lines)
+        what = f"item {shown} has no row"
+        refuse_line(path, int(block.line_P[line]), what, "add it to the names", bad_lines)
         good_P[line] = False
     return rows
 
@@ -228,6 +212,6 @@ def _times(
     for line in odd.tolist():
         what = f"time {block.token(line, starts, ends)[:40]!a} is no number"
         todo = "give seconds since 1970, or leave the column out"
-        _refuse(path, block, line, what, todo, bad_lines)
+        refuse_line(path, int(block.line_P[line]), what, todo, bad_lines)
         good_P[line] = False
     return values

@@ -50,6 +50,29 @@ def line_error(path: str | os.PathLike[str], line: int, what: str, todo: str) ->
     raise GraceError(f"{os.fspath(path)}:{line}: {what}; {todo}")
 
 
+def refuse_line(
+    path: str | os.PathLike[str], line: int, what: str, todo: str, bad_lines: BadLines | None
+) -> None:
+    """Raise the error of one bad line, or count it.
+
+    Args:
+        path: As for :func:`line_error`, as the next three.
+        line: Line number, from 1.
+        what: What is wrong.
+        todo: What the user can do.
+        bad_lines: Counts it. None: it is raised.
+
+    Raises:
+        GraceError: nobody counts.
+    """
+    try:
+        line_error(path, line, what, todo)
+    except GraceError as error:
+        if bad_lines is None:
+            raise
+        bad_lines.add(error)
+
+
 def file_error(
     path: str | os.PathLike[str], what: str, cause: BaseException | None = None
 ) -> NoReturn:

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.traces.merge import concatenate
+from grace_torchrec.traces.readers.first_seen import ItemNames
 from grace_torchrec.traces.readers.integer_lines import IntegerLines, read_lines
 from grace_torchrec.traces.readers.line_errors import BadLines, line_error
+from grace_torchrec.traces.readers.word_lines import read_words
 from grace_torchrec.traces.trace import Trace
 
 
@@ -35,6 +37,7 @@ def stream_user_items(
     path: str | os.PathLike[str],
     *,
     one_indexed: bool = False,
+    names: ItemNames | None = None,
     bad_lines: BadLines | None = None,
 ) -> Iterator[Trace]:
     """Yield the bags of a file block by block; see :func:`read_user_items`.
@@ -42,11 +45,16 @@ def stream_user_items(
     Args:
         path: As for the reader, as the next.
         one_indexed: Items count from 1 in the file.
+        names: Numbers the items, which may then be any text, as may users; in place of
+            ``one_indexed``. None: they keep their numbers.
         bad_lines: Counts bad lines, which make no bag. None: the first is an error.
 
     Raises:
-        GraceError: as the reader.
+        GraceError: as the reader, or an item that has no row where names were given.
     """
+    if names is not None:
+        yield from read_words(path, names, users=True, bad_lines=bad_lines)
+        return
     for block in read_lines(path, bad_lines):
         items = _items(block)
         if one_indexed:
