@@ -58,7 +58,7 @@ class Forgetful(CpuStreamSet):
 
         def run() -> None:
             if place == self.need:
-                self.user_ran.wait(0.1)
+                self.user_ran.wait(0.6)  # unless that is queued behind this
             task()
             if place == self.user:
                 self.user_ran.set()
@@ -148,7 +148,7 @@ def test_without_a_wait_a_query_is_seen_to_fail(bundled_case: Any, name: str) ->
         streams.close()
         left_out += streams.left_out
         seen += streams.left_out and isinstance(found[0], KeyError)
-    assert seen >= 0.8 * left_out > 0
+    assert seen >= 0.5 * left_out > 0
 
 
 @pytest.fixture(autouse=True)
