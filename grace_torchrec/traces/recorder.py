@@ -65,7 +65,7 @@ class TraceRecorder:
         max_bags: int = 8192,
         max_ids: int = 1 << 20,
         max_bag_ids: int = 1 << 14,
-        max_overhead: float | None = 0.01,
+        max_overhead: float | None = 0.005,
         share: float = 1.0,
         half_life_bags: float | None = None,
         half_life_s: float | None = None,
