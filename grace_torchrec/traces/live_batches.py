@@ -7,6 +7,7 @@ asked for its keys and its stride only.
 Shapes: F features, B bags of each, L ids.
 """
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,12 @@ class LiveBatch:
         bags: A KeyedJaggedTensor on any device; on an accelerator its arrays are copied, which
             waits for it, when a bag is sampled.
 
+    Attributes:
+        keys: Of its features.
+        stride: Samples of the batch.
+        first: First sample that is offered.
+        samples: How many are.
+
     Raises:
         NotSupported: it has a batch size for each feature (VBE).
     """
@@ -122,12 +129,31 @@ class LiveBatch:
         self._bags = bags
         self.keys: tuple[str, ...] = tuple(bags.keys())
         self.stride = int(bags.stride())
+        self.first, self.samples = 0, self.stride
         self._ends: npt.NDArray[np.int64] | None = None
+
+    def keep_part(self, most_bags: int, source: random.Random) -> int:
+        """Keep some samples that lie side by side, of ``most_bags`` bags or of one sample.
+
+        Which ones is drawn before they are looked at: each sample is in one of the parts.
+
+        Args:
+            most_bags: Bags of all features.
+            source: Of the draw.
+
+        Returns:
+            How many parts there are: a bag that is kept stands for so many.
+        """
+        parts = max(1, min(self.stride, -(-self.stride * len(self.keys) // most_bags)))
+        part = source.randrange(parts)
+        self.first = self.stride * part // parts
+        self.samples = self.stride * (part + 1) // parts - self.first
+        return parts
 
     def bag(
         self, feature: int, sample: int, table: LiveTable
     ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.float32] | None]:
-        """Return a view of one bag: ids and weights, padding dropped.
+        """Return a view of one bag, ``sample`` counted from ``first``: ids and weights, no padding.
 
         Raises:
             GraceError: an id is outside the table, or lengths and ids do not fit together.
@@ -135,7 +161,7 @@ class LiveBatch:
         if self._ends is None:
             self._read()
         assert self._ends is not None
-        at = feature * self.stride + sample
+        at = feature * self.stride + self.first + sample
         piece = slice(int(self._ends[at]), int(self._ends[at + 1]))
         ids = self._ids[piece]
         weights = self._weights[piece] if table.is_weighted and self._weights is not None else None

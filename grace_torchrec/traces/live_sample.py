@@ -123,10 +123,10 @@ class LiveSample:
         Args:
             batch: One batch.
             names: Of the tables it is for.
-            times: Batches that it stands for.
+            times: Batches that it, or the part of it that is offered, stands for.
             now: Seconds since the epoch.
         """
-        layout, bags, draw = self._layout(batch.keys, names), batch.stride, self._draw
+        layout, bags, draw = self._layout(batch.keys, names), batch.samples, self._draw
         hazards = self._hazards(layout, times, now)
         if layout.hazard * bags < draw.hazard_left:
             draw.hazard_left -= layout.hazard * bags
@@ -189,7 +189,7 @@ class LiveSample:
         self, batch: LiveBatch, table: LiveTable, places: tuple[int, ...], now: float, number: int
     ) -> SampledBag | None:
         """Copy the bag ``number`` of a table in a batch; None where it is not to be held."""
-        feature, sample = divmod(number, batch.stride)
+        feature, sample = divmod(number, batch.samples)
         try:
             ids, weights = batch.bag(places[feature], sample, table)
         except GraceError as error:

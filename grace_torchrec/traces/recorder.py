@@ -28,6 +28,8 @@ from grace_torchrec.traces.recorder_stats import Losses, RecorderStats
 from grace_torchrec.traces.snapshots import Snapshots
 from grace_torchrec.traces.steady_clock import steady_time
 
+BAGS_A_LOOK = 64  # of all features, once a look stands for several batches: about a millisecond
+
 
 class TraceRecorder:
     """Samples whole bags of every table; calling ``observe`` is safe from any number of threads.
@@ -99,6 +101,7 @@ class TraceRecorder:
         limits = Limits(max_bags, max_ids, max_bag_ids, share)
         self._sample = LiveSample(tables, limits, half_lives, source, self._losses)
         self._budget = Budget(max_overhead, random.Random(source.random()), free=FREE_LOOKS)
+        self._parts = random.Random(source.random())
         self._one_at_a_time = threading.Lock()
         self._hooks, self._snapshots = list[Any](), cast(Snapshots | None, None)
 
@@ -253,7 +256,12 @@ class TraceRecorder:
         """Offer every bag of a batch to the sample of its table; the time is counted."""
         try:
             for bags in bags_of_call((batch,), {}):
-                self._sample.offer(LiveBatch(bags), names, self._budget.times, self.clock())
+                live, times = LiveBatch(bags), self._budget.times
+                if (
+                    times > 1
+                ):  # the more it stands for, the more of its bags are held: not all at once
+                    times *= live.keep_part(BAGS_A_LOOK, self._parts)
+                self._sample.offer(live, names, times, self.clock())
         finally:
             self._budget.looked()
 
