@@ -129,3 +129,10 @@ def test_an_engine_whose_model_cannot_share_streams_is_not_begun(model_of, serve
     with pytest.raises(NotSupported, match=r"streams=2 or more, or leave the engine's streams out"):
         Engine(served_of(model_of(), streams=1), streams=2)
     assert not stream_threads()
+
+
+def test_an_engine_whose_models_are_refused_leaves_no_streams_behind(model_of, served_of) -> None:
+    served = served_of(with_arms(model_of()))
+    with pytest.raises(NotSupported, match="stock is in training mode"):
+        Engine(served, stock=model_of().train(), streams=2)
+    assert not stream_threads()
