@@ -108,7 +108,8 @@ class Crew:
             return
         thread = threading.current_thread()
         on_shadow = self.shadow is not None and self.shadow.is_on(thread)
-        if on_shadow or self.workers.has(thread):
+        on_stream = self.streams is not None and self.streams.has(thread)
+        if on_shadow or on_stream or self.workers.has(thread):
             raise NotSupported(
                 f"Engine.{call}: called on a thread of the engine, such as by a future's callback, "
                 "which it would wait for; call it from a thread of yours"
