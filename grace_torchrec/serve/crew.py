@@ -21,7 +21,7 @@ from grace_torchrec.serve.workers import Workers, fail
 
 CLOSES = "engine: it is closing and accepts no more requests"
 EXIT_S = 5.0  # what is under way when the interpreter exits has so long
-_open: "weakref.WeakSet[Crew]" = weakref.WeakSet()
+_open: "set[Crew]" = set()  # those nobody has ended; other threads change it at any moment
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,9 @@ class Crew:
 
     def _end_beside(self) -> None:
         """End, on a thread of its own: the collector may run amid any code, with locks held."""
-        if self in _open and not self.is_elsewhere():
+        if self.is_elsewhere():
+            _open.discard(self)
+        elif self in _open:
             threading.Thread(target=self.close, name="grace-engine-end", daemon=True).start()
 
 
@@ -145,7 +147,7 @@ def _left_s(until_s: float | None) -> float | None:
 def _end_all() -> None:
     """End the engines that nobody closed, before the interpreter takes their threads' ground."""
     until_s = time.monotonic() + EXIT_S
-    here = [crew for crew in _open if not crew.is_elsewhere()]
+    here = [crew for crew in list(_open) if not crew.is_elsewhere()]  # the copy is one step
     for crew in here:
         crew.queue.close(CLOSES)
     for crew in here:
