@@ -41,6 +41,9 @@ class StreamSet(Protocol):
     def give(self, result: Any) -> None:
         """Hand a result, whose memory is a stream's of the set, to the caller."""
 
+    def has(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is a stream of the set: it must not wait for one."""
+
     def close(self) -> None:
         """End; all that was launched has been joined."""
 
@@ -89,6 +92,10 @@ class CpuStreamSet:
 
     def give(self, result: Any) -> None:
         """Do nothing: memory goes back with the last reference."""
+
+    def has(self, thread: threading.Thread) -> bool:
+        """Ask the threads."""
+        return thread in self.threads.threads
 
     def close(self) -> None:
         """End the threads."""
@@ -162,6 +169,10 @@ class CudaStreamSet:
         caller = torch.cuda.current_stream(self.device)
         for tensor in tensors_in(result):
             tensor.record_stream(caller)
+
+    def has(self, thread: threading.Thread) -> bool:
+        """None is: the thread of a query tells the streams."""
+        return False
 
     def close(self) -> None:
         """Let go of what the pools hold."""

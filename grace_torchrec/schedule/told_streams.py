@@ -7,6 +7,7 @@ that a tensor pool lets go of is written over at once by the stream that owns it
 """
 
 import random
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -105,6 +106,10 @@ class ToldStreams:
         reads = tuple((self.joined, base) for base in self.results)
         inputs = ((self.joined, "inputs"),)  # which it may write anew
         self.told.append(Launch("the caller", self.num_streams + self.caller, reads, inputs))
+
+    def has(self, thread: threading.Thread) -> bool:
+        """None is: segments run at once."""
+        return False
 
     def close(self) -> None:
         """Let go of all that the pools hold."""

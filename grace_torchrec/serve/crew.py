@@ -21,7 +21,7 @@ from grace_torchrec.serve.workers import Workers, fail
 
 CLOSES = "engine: it is closing and accepts no more requests"
 EXIT_S = 5.0  # what is under way when the interpreter exits has so long
-_open: "weakref.WeakSet[Crew]" = weakref.WeakSet()
+_open: "set[Crew]" = set()  # those nobody has ended; other threads change it at any moment
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,8 @@ class Crew:
             return
         thread = threading.current_thread()
         on_shadow = self.shadow is not None and self.shadow.is_on(thread)
-        if on_shadow or self.workers.has(thread):
+        on_stream = self.streams is not None and self.streams.has(thread)
+        if on_shadow or on_stream or self.workers.has(thread):
             raise NotSupported(
                 f"Engine.{call}: called on a thread of the engine, such as by a future's callback, "
                 "which it would wait for; call it from a thread of yours"
@@ -123,7 +124,9 @@ class Crew:
 
     def _end_beside(self) -> None:
         """End, on a thread of its own: the collector may run amid any code, with locks held."""
-        if self in _open and not self.is_elsewhere():
+        if self.is_elsewhere():
+            _open.discard(self)
+        elif self in _open:
             threading.Thread(target=self.close, name="grace-engine-end", daemon=True).start()
 
 
@@ -144,7 +147,7 @@ def _left_s(until_s: float | None) -> float | None:
 def _end_all() -> None:
     """End the engines that nobody closed, before the interpreter takes their threads' ground."""
     until_s = time.monotonic() + EXIT_S
-    here = [crew for crew in _open if not crew.is_elsewhere()]
+    here = [crew for crew in list(_open) if not crew.is_elsewhere()]  # the copy is one step
     for crew in here:
         crew.queue.close(CLOSES)
     for crew in here:

@@ -97,7 +97,13 @@ class Engine:
         shared = None
         if streams is not None:
             shared = streams_for(served, streams, self._device, max_inflight)
-        self._switch, self._one_change = ModelSwitch(served, stock, shared), threading.Lock()
+        self._one_change = threading.Lock()
+        try:
+            self._switch = ModelSwitch(served, stock, shared)
+        except BaseException:
+            if shared is not None:
+                shared.close()  # their threads would wait for segments for ever
+            raise
         self._max_inflight, self._max_batch = max_inflight, max_batch
         # What threads hold must not lead back here, or an engine that is dropped would never end.
         self._outlook = outlook = Outlook(max_inflight)

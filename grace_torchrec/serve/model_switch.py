@@ -53,8 +53,9 @@ class ModelSwitch:
                     return
 
     def is_held_here(self) -> bool:
-        """Tell whether this thread computes a batch."""
-        return getattr(self._here, "holds", False)
+        """Tell whether this thread computes a batch, or segments of one."""
+        on_stream = self.streams is not None and self.streams.has(threading.current_thread())
+        return on_stream or getattr(self._here, "holds", False)
 
     def replace(self, served: nn.Module, stock: nn.Module | None) -> LiveModel:
         """Let another model answer from the next batch on; return the old one.

@@ -256,7 +256,7 @@ class Refresher:
             return "stock", why_not
         steps.begin("converted")
         before = self._place.served
-        self._deltas.begin(0 if before is None else before.version)
+        self._deltas.begin(before)
         served = convert(self._model, plan, example=self._example, **self._conversion)
         steps.begin("proved")
         caught_up = prove_caught_up(self._model, served, profile, self._deltas, steps)

@@ -26,14 +26,14 @@ class DeltaLog:
         self.lock, self.came, self.version = threading.Lock(), threading.Event(), 0
         self._missed: list[Delta] | None = None  # since a rebuild read the rows; None: none does
 
-    def begin(self, version: int) -> None:
+    def begin(self, served: Served | None) -> None:
         """A rebuild reads the rows from here on.
 
         Args:
-            version: Of what is served.
+            served: What is served, whose version is that before the first delta it misses.
         """
         with self.lock:
-            self._missed, self.version = [], version
+            self._missed, self.version = [], 0 if served is None else served.version
 
     def end(self) -> None:
         """The rebuild is done, or given up."""

@@ -45,7 +45,6 @@ class Place:
     ) -> None:
         self._model, self._recorder = model, recorder
         self._engine = target if isinstance(target, Serves) else None
-        self._served = served
         self._served, self._is_owner_known = served, False
         if self._engine is not None:
             with suppress(TypeError):  # an engine of somebody's own that takes no weak references

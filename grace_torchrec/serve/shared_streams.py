@@ -119,6 +119,10 @@ class SharedStreams:
                 )
             }
 
+    def has(self, thread: threading.Thread) -> bool:
+        """Tell whether a thread is one of the streams, which runs segments of a model."""
+        return self.streams.has(thread)
+
     def close(self) -> None:
         """End the streams, once no query is under way; a second call does nothing."""
         self.streams.close()

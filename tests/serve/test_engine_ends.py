@@ -232,7 +232,7 @@ def test_at_the_end_of_the_interpreter_what_was_accepted_is_answered() -> None:
 
 def test_a_model_that_does_not_return_does_not_hold_the_interpreter(double, monkeypatch) -> None:
     monkeypatch.setattr(crew, "EXIT_S", 0.01)
-    monkeypatch.setattr(crew, "_open", weakref.WeakSet())
+    monkeypatch.setattr(crew, "_open", set())
     model = double()
     engine = Engine(model)
     first = model.held_by(engine)
@@ -242,6 +242,23 @@ def test_a_model_that_does_not_return_does_not_hold_the_interpreter(double, monk
     assert not first.done()
     model.free.set()
     assert results([first]) == [[200]]
+
+
+def test_engines_may_be_closed_while_the_interpreter_ends_them(double, monkeypatch) -> None:
+    monkeypatch.setattr(crew, "_open", set())
+    engines, is_elsewhere = [Engine(double()) for _ in range(3)], crew.Crew.is_elsewhere
+
+    def closing(one: crew.Crew) -> bool:
+        """Tell, once somebody has closed an engine meanwhile."""
+        if engines:
+            closer = threading.Thread(target=engines.pop().close)
+            closer.start()
+            closer.join(PATIENCE_S)
+        return is_elsewhere(one)
+
+    monkeypatch.setattr(crew.Crew, "is_elsewhere", closing)
+    crew._end_all()
+    assert not engines
 
 
 def test_a_process_that_was_forked_is_told_that_nobody_serves_there(double) -> None:

@@ -129,3 +129,27 @@ def test_an_engine_whose_model_cannot_share_streams_is_not_begun(model_of, serve
     with pytest.raises(NotSupported, match=r"streams=2 or more, or leave the engine's streams out"):
         Engine(served_of(model_of(), streams=1), streams=2)
     assert not stream_threads()
+
+
+def test_an_engine_whose_models_are_refused_leaves_no_streams_behind(model_of, served_of) -> None:
+    served = served_of(with_arms(model_of()))
+    with pytest.raises(NotSupported, match="stock is in training mode"):
+        Engine(served, stock=model_of().train(), streams=2)
+    assert not stream_threads()
+
+
+@pytest.mark.parametrize("call", ["replace", "drain", "close"])
+def test_a_model_that_computes_cannot_wait_for_itself(model_of, served_of, call) -> None:
+    """Its operators run on threads of the streams, not of the workers."""
+    served = served_of(with_arms(model_of()))
+    engine = Engine(served, streams=2)
+    calls = {"replace": lambda: engine.replace(served), "drain": engine.drain, "close": engine.close}  # fmt: skip
+    layer = scheduled_module(served).get_submodule("dense.1")
+    hook = layer.register_forward_pre_hook(lambda *_: calls[call]())
+    try:
+        with pytest.raises(NotSupported, match=f"Engine.{call}: called .* thread of yours"):
+            engine.submit(*request_of(0)).result(PATIENCE_S)
+        hook.remove()
+        assert engine.submit(*request_of(0)).exception(PATIENCE_S) is None
+    finally:
+        engine.close(timeout_s=1)

@@ -22,6 +22,7 @@ from refresh_world import (
 import grace_torchrec as grace
 from grace_torchrec.serve import refresh as refresh_module
 from grace_torchrec.serve import refresh_proof
+from grace_torchrec.serve.refresh_deltas import DeltaLog
 
 
 def test_an_engine_that_refuses_is_told_and_looked_at_again(first) -> None:
@@ -107,6 +108,23 @@ def test_rows_published_during_a_rebuild_are_in_the_new_model(first, monkeypatch
     assert (record.outcome, record.reason) == ("flipped", "caught up with 1 deltas")
     assert_answers(refresher.served, model, WORLDS[1])
     assert_answers(served, model, WORLDS[1])
+
+
+def test_rows_published_as_a_rebuild_begins_do_not_make_it_fail(first, monkeypatch) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+    begin = DeltaLog.begin
+
+    def late(*arguments) -> None:
+        """A delta is published just before the rebuild begins to keep them."""
+        row = model.sparse.embedding_bags["t_item"].weight[:1].detach().clone()
+        refresher.publish_delta({"t_item": (torch.arange(1), row)})
+        begin(*arguments)
+
+    monkeypatch.setattr(DeltaLog, "begin", late)
+    record = refresher.refresh_now()
+    assert (record.outcome, record.reason) == ("flipped", ""), record.error
 
 
 def write_rows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
