@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.serve.masters import MasterRows
 from grace_torchrec.serve.members import Members
 from grace_torchrec.serve.row_types import beyond, largest_value, pack_rows
@@ -103,40 +104,74 @@ def check_delta(
     non_finite: NonFinite,
 ) -> list[TableDelta]:
     """Check a whole delta before anything is changed; arguments and errors as of publish_delta."""
-    known: dict[str, tuple[str, str, int]] = {}
-    for path, collection in collections.items():
-        for number, plan in enumerate(collection.table_plans):
-            found = (plan.spec.key, path, number)
-            known[plan.spec.key] = known[plan.spec.name] = found
-    checked: dict[str, TableDelta] = {}
+    places = {
+        plan.spec.key: (path, number)
+        for path, collection in collections.items()
+        for number, plan in enumerate(collection.table_plans)
+    }
+    specs = [collections[path].table_plans[number].spec for path, number in places.values()]
+    return [
+        TableDelta(key, *places[key], ids, rows)
+        for key, (ids, rows) in check_rows(specs, row_types, delta, non_finite).items()
+        if ids.numel()
+    ]
+
+
+def check_rows(
+    specs: Sequence[TableSpec],
+    row_types: Mapping[str, str],
+    delta: Delta,
+    non_finite: NonFinite = "raise",
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Check a whole delta against the tables that it is for; errors as of publish_delta.
+
+    Args:
+        specs: Of the tables.
+        row_types: How each table's rows are served, by key.
+        delta: See :func:`publish_delta`.
+        non_finite: See :func:`publish_delta`.
+
+    Returns:
+        Key of each table -> its ids, rising, and rows of the type that the model has.
+    """
+    known = {name: spec for spec in specs for name in (spec.key, spec.name)}
+    checked: dict[str, tuple[Tensor, Tensor]] = {}
+    if not isinstance(delta, Mapping):
+        raise GraceError(f"delta: give {{table: (ids, rows)}}, got {type(delta).__name__}")
     for name, given in delta.items():
         if name not in known:
             raise GraceError(
-                f"delta: no table {name!r}; the model serves {sorted({k for k, *_ in known.values()})}"
+                f"delta: no table {name!r}; the model serves {sorted({s.key for s in specs})}"
             )
-        key, path, number = known[name]
-        if key in checked:
-            raise GraceError(f"delta: table {key!r} is given twice; join its rows")
-        spec = collections[path].table_plans[number].spec
-        ids, rows = _checked_ids(key, given, spec.num_rows), _checked_rows(key, given)
-        if tuple(rows.shape) != (ids.numel(), spec.dim):
-            raise GraceError(
-                f"delta: table {key!r} has rows of shape {tuple(rows.shape)} for {ids.numel()} ids "
-                f"of dimension {spec.dim}; give one row for each id"
-            )
-        rows = rows.half() if spec.dtype == "fp16" else rows.float()
-        limit = largest_value(row_types[key])
-        bad = ~(rows.isfinite() & (rows.abs() <= limit)).all(dim=1)
-        if non_finite == "raise" and bool(bad.any()):
-            worst = int(ids[int(torch.nonzero(bad)[0])])
-            raise GraceError(
-                f"delta: table {key!r} row {worst} is not finite (or beyond {limit:g}) as "
-                f"{row_types[key]}; mend the training, or pass non_finite='write'"
-            )
-        order = torch.argsort(ids)
-        if ids.numel():
-            checked[key] = TableDelta(key, path, number, ids[order], rows[order].contiguous())
-    return list(checked.values())
+        spec = known[name]
+        if spec.key in checked:
+            raise GraceError(f"delta: table {spec.key!r} is given twice; join its rows")
+        checked[spec.key] = _checked_table(spec, row_types[spec.key], given, non_finite)
+    return checked
+
+
+def _checked_table(
+    spec: TableSpec, row_type: str, given: Any, non_finite: NonFinite
+) -> tuple[Tensor, Tensor]:
+    """Return the ids of one table, rising, and their rows."""
+    key = spec.key
+    ids, rows = _checked_ids(key, given, spec.num_rows), _checked_rows(key, given)
+    if tuple(rows.shape) != (ids.numel(), spec.dim):
+        raise GraceError(
+            f"delta: table {key!r} has rows of shape {tuple(rows.shape)} for {ids.numel()} ids "
+            f"of dimension {spec.dim}; give one row for each id"
+        )
+    rows = rows.half() if spec.dtype == "fp16" else rows.float()
+    limit = largest_value(row_type)
+    bad = ~(rows.isfinite() & (rows.abs() <= limit)).all(dim=1)
+    if non_finite == "raise" and bool(bad.any()):
+        worst = int(ids[int(torch.nonzero(bad)[0])])
+        raise GraceError(
+            f"delta: table {key!r} row {worst} is not finite (or beyond {limit:g}) as "
+            f"{row_type}; mend the training, or pass non_finite='write'"
+        )
+    order = torch.argsort(ids)
+    return ids[order], rows[order].contiguous()
 
 
 def _checked_ids(key: str, given: Any, num_rows: int) -> Tensor:

@@ -23,7 +23,7 @@ from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.serve.background import Turns, in_background
 from grace_torchrec.serve.convert import convert
-from grace_torchrec.serve.delta import Delta, publish_delta
+from grace_torchrec.serve.delta import Delta, check_rows, publish_delta
 from grace_torchrec.serve.drift import Drift, drift
 from grace_torchrec.serve.refresh_deltas import DeltaLog
 from grace_torchrec.serve.refresh_proof import prove_caught_up
@@ -184,6 +184,8 @@ class Refresher:
         with self._deltas.lock:
             self._place.check()
             served = self._place.served
+            if served is None:  # the next model gets it: what is wrong with it is said now
+                check_rows(self._specs, {spec.key: spec.dtype for spec in self._specs}, delta)
             version = 0 if served is None else publish_delta(served, delta)
             self._deltas.note(delta, version)
             return version

@@ -90,7 +90,11 @@ class QueryInFlight:
             return False
         place, stream, launched = decided
         after, task = self._after(place, stream), SegmentTask(self, place)
-        launched.event = event = self.streams.launch(stream, task, after)
+        try:
+            launched.event = event = self.streams.launch(stream, task, after)
+        except BaseException:
+            launched.lost = True
+            raise
         self.told[place], self.last[stream] = (stream, len(self.told), event), event
         return True
 

@@ -37,13 +37,14 @@ class StreamLoad:
 
 
 class Launched:
-    """A segment on a stream; its event is there once the stream was told."""
+    """A segment on a stream; its event is there once the stream was told, or it is ``lost``."""
 
-    __slots__ = ("event", "scheduler")
+    __slots__ = ("event", "lost", "scheduler")
 
     def __init__(self, scheduler: OnlineScheduler) -> None:
         self.scheduler = scheduler
         self.event: Any = None
+        self.lost = False
 
 
 class SharedStreams:
@@ -134,8 +135,14 @@ class SharedStreams:
         that were decided before it, so a cache is never free too early.
         """
         for stream, queue in enumerate(self._under_way):
-            while queue and queue[0].event is not None and self.streams.is_done(queue[0].event):
+            while queue and self._is_over(queue[0]):
                 queue.popleft().scheduler.complete(stream)
+
+    def _is_over(self, launched: Launched) -> bool:
+        """Tell whether a segment is done, or no stream will ever do it."""
+        if launched.lost or launched.event is None:
+            return launched.lost
+        return self.streams.is_done(launched.event)
 
     def _hand_over_us(self) -> float:
         """Measure what handing a segment to a stream costs."""

@@ -1,6 +1,7 @@
 """Whatever goes wrong in a refresh is told, and harms nothing that runs."""
 
 import gc
+import re
 import threading
 
 import pytest
@@ -20,6 +21,7 @@ from refresh_world import (
 )
 
 import grace_torchrec as grace
+from grace_torchrec.errors import GraceError
 from grace_torchrec.serve import refresh as refresh_module
 from grace_torchrec.serve import refresh_proof
 from grace_torchrec.serve.refresh_deltas import DeltaLog
@@ -321,3 +323,20 @@ def test_an_empty_recorder_changes_nothing(first) -> None:
     assert refresher.history == ()
     assert refresher.refresh_now().reason.startswith("0 bags")
     assert refresher.served is served
+
+
+@pytest.mark.parametrize(
+    ("delta", "told"),
+    [
+        ({"t_nope": (torch.arange(2), torch.ones(2, DIM))}, "no table 't_nope'"),
+        ({"t_item": (torch.tensor([10**6]), torch.ones(1, DIM))}, "no row 1000000"),
+        ({"t_item": (torch.arange(1), torch.ones(1, DIM + 1))}, "rows of shape"),
+        ({"t_item": 5}, "needs (ids, rows)"),
+        ([], "give {table: (ids, rows)}"),
+    ],
+)
+def test_a_delta_is_checked_also_while_the_stock_model_answers(delta, told: str) -> None:
+    refresher, _ = refresher_of(model_of(), None)
+    with pytest.raises(GraceError, match=re.escape(told)):
+        refresher.publish_delta(delta)
+    assert refresher.publish_delta({"t_item": (torch.arange(1), torch.ones(1, DIM))}) == 0

@@ -213,6 +213,29 @@ def test_a_segment_that_raises_fails_its_query_and_no_other(streams: SharedStrea
     assert torch.equal(run(good), wanted)
 
 
+def test_a_segment_that_no_stream_takes_is_no_load(streams: SharedStreams) -> None:
+    model = Failing().eval()
+    good = torch.rand(2, 8), torch.rand(2, 8)
+    result = schedule_(model, good, 2)
+    assert result.modified, result.reason
+    run = serving(result.module, streams)
+    launch, refused = streams.streams.launch, []
+
+    def refuse(*told: Any) -> Any:
+        """Take all but one segment."""
+        if refused:
+            return launch(*told)
+        refused.append(told)
+        raise MemoryError("no room")
+
+    streams.streams.launch = refuse
+    with pytest.raises(MemoryError):
+        run(good)
+    for _ in range(3):
+        assert torch.equal(run(good), model(*good))
+    assert not any(load.backlog_us for load in streams.loads().values())
+
+
 def test_a_model_without_a_schedule_is_refused(streams: SharedStreams, model_of, served_of) -> None:
     with pytest.raises(NotSupported, match="not scheduled over streams"):
         serving(nn.Linear(1, 1), streams)
