@@ -45,6 +45,7 @@ class TableCheck:
         max_rel_error: The same, over the sum of absolute values behind the pooled value.
         stale: Why its sums do not match its rows, None if they all do.
         equal: Whether all is within rounding.
+        non_finite: Pooled values that are NaN or infinite in the originals: these have no error.
     """
 
     table: str
@@ -54,6 +55,7 @@ class TableCheck:
     max_rel_error: float
     stale: str | None
     equal: bool
+    non_finite: int = 0
 
     @property
     def cut(self) -> float:
@@ -83,6 +85,11 @@ class Verified:
         return max((table.max_abs_error for table in self.tables), default=0.0)
 
     @property
+    def non_finite(self) -> int:
+        """Pooled values of all tables that are NaN or infinite in the originals."""
+        return sum(table.non_finite for table in self.tables)
+
+    @property
     def max_rel_error(self) -> float:
         """Largest relative difference of any table."""
         return max((table.max_rel_error for table in self.tables), default=0.0)
@@ -95,7 +102,11 @@ def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
         if isinstance(module, GraceEmbeddingBagCollection)
     ]  # fmt: skip
     if not found:
-        raise GraceError("model holds no swapped module; call accelerate_ first")
+        raise GraceError(
+            "verify: model holds no swapped module: accelerate_ was not called, or its plan leaves "
+            "every table stock (swapped.modules is empty: nothing to verify); a model of convert is "
+            "compared by its answers"
+        )
     sharded = [path for path, module in found if module.is_sharded]
     if sharded:
         raise NotSupported(
@@ -153,6 +164,7 @@ class _Comparison:
         self.abs_error = [0.0] * len(plans)
         self.rel_error = [0.0] * len(plans)
         self.beyond = [False] * len(plans)
+        self.non_finite = [0] * len(plans)
         self.reads = torch.zeros(len(self.table_of), 2, dtype=torch.int64, device="cpu")
 
     @torch.no_grad()
@@ -203,6 +215,7 @@ class _Comparison:
         bound = ROUNDING[dtype] + PER_ROOT_OF_LENGTH * lengths.sqrt()
         self.abs_error[t] = max(self.abs_error[t], float(error.max()))
         self.rel_error[t] = max(self.rel_error[t], float(relative.max()))
+        self.non_finite[t] += int((~rounded.isfinite()).sum())
         self.beyond[t] |= bool((relative > bound).any())
 
     def checks(self, path: str, stale: dict[str, str]) -> list[TableCheck]:
@@ -220,6 +233,7 @@ class _Comparison:
                     max_rel_error=self.rel_error[t],
                     stale=stale.get(name),
                     equal=not self.beyond[t] and name not in stale,
+                    non_finite=self.non_finite[t],
                 )
             )
         return checks

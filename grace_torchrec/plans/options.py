@@ -46,7 +46,8 @@ class PlanOptions:
             swapped module keeps its own type, and rows are priced by it.
         rewriting: How bags will arrive: plain, to be rewritten inside forward (``in_line``), or
             rewritten already by ``grace_torchrec.rewrite`` (``ahead``).
-        bad_ids: What serving does with an id outside the table.
+        bad_ids: What serving does with an id outside the table: ``raise``, ``drop`` it, or read row 0
+            of the table instead (``zero_row``; not a row of zeros).
 
     Raises:
         GraceError: a value is out of range; the message names it.

@@ -21,6 +21,9 @@ from grace_torchrec.plans.sharing import Settled, share
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.count_reads import sum_reads
 from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.split import repeated_share
+
+MANY_REPEATED = 0.1  # of the validation bags: then the plan says so
 
 
 def settle(
@@ -157,6 +160,11 @@ def _reason(
     """Say what a used table gains by what."""
     if settled.option is not None:
         parts = [f"sums cut {predicted.cut:.1%} of row reads on validation bags"]
+        again = repeated_share(settled.offer.bags.validation, settled.offer.bags.fit)
+        if again >= MANY_REPEATED:
+            parts.append(
+                f"{again:.0%} of these are among the bags it was fitted on: others save less"
+            )
     else:
         parts = [_refusal(settled, memory)]
     if settled.placement.hot_items.size:

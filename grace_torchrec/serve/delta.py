@@ -75,6 +75,11 @@ def publish_delta(served: Served, delta: Delta, *, non_finite: NonFinite = "rais
             or int4); nothing was changed.
         NotSupported: the model takes no deltas.
     """
+    if not isinstance(served, Served):
+        raise GraceError(
+            f"publish_delta: got a {type(served).__name__}; give what convert returned (a swapped "
+            "model takes new rows by rebuild_sums_)"
+        )
     if served.masters is None:
         raise NotSupported(
             "publish_delta: this model takes no deltas; convert it with target='module' and "
@@ -166,8 +171,9 @@ def _checked_table(
     bad = ~(rows.isfinite() & (rows.abs() <= limit)).all(dim=1)
     if non_finite == "raise" and bool(bad.any()):
         worst = int(ids[int(torch.nonzero(bad)[0])])
+        most = f" (or beyond {limit:g})" if limit != float("inf") else ""
         raise GraceError(
-            f"delta: table {key!r} row {worst} is not finite (or beyond {limit:g}) as "
+            f"delta: table {key!r} row {worst} is not finite{most} as "
             f"{row_type}; mend the training, or pass non_finite='write'"
         )
     order = torch.argsort(ids)

@@ -175,7 +175,9 @@ def test_nan_and_infinity_are_equal_to_themselves(
     rows = stock.embedding_bags["t_item"].weight.data
     rows[1], rows[3], rows[4], rows[9] = torch.nan, torch.inf, -torch.inf, torch.inf
     bags = [[1, 2], [3, 5], [3, 4], [9], [0, 2], [1, 3, 9]]
-    assert verify(swap_of(stock, **layout), [batch_of({"item": bags})]).equal
+    result = verify(swap_of(stock, **layout), [batch_of({"item": bags})])
+    assert result.equal
+    assert result.non_finite == 5 * rows.shape[1]  # all but the bag [0, 2]
 
 
 # Calls

@@ -60,6 +60,11 @@ class Ran:
     peak_bytes: int
     seconds: float
 
+    @property
+    def complaints(self) -> str:
+        """Standard error without the lines of progress of a slow machine."""
+        return re.sub(r"^\d+ s: .*\n", "", self.err, flags=re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Stranger:
@@ -270,7 +275,7 @@ def installed(stranger: Stranger) -> Callable[..., Stranger]:
         (site / "packages.pth").write_text(f"{seen}\n", encoding="utf-8")
         scripts = f"{place / 'venv' / 'bin'}:{stranger.environment['PATH'].partition(':')[2]}"
         someone = Stranger(stranger.clone, work, {**stranger.environment, "PATH": scripts})
-        pip = ["python", "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+        pip = ["python", "-m", "pip", "install", "-q", "--no-deps"]
         someone.run([*pip, str(distribution)])
         return someone
 

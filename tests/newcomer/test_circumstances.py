@@ -34,7 +34,7 @@ def test_help_needs_nothing(stranger, without_torchrec):
         told = without_torchrec.run(f"grace-torchrec {command} --help")
         assert told.out.startswith("Usage: grace-torchrec")
         assert told.out.isascii()  # so it can be shown everywhere
-        assert told.err == ""
+        assert told.complaints == ""
 
 
 def test_without_fbgemm_analysis_works(stranger, without_torchrec, demo_folder):
@@ -94,7 +94,7 @@ def test_nothing_is_writable_but_the_working_folder(stranger, empty):
     log, demo = stranger.folder / "LOG", work / "grace-demo"
     ran = stranger.run(f"grace-torchrec demo --trace {log}", folder=work, under=under, **here)
     assert "outputs: equal to the stock model within rounding" in ran.out
-    assert ran.err == ""
+    assert ran.complaints == ""
     stranger.run(f"grace-torchrec inspect {demo / 'plan'}", folder=work, under=under, **here)
     assert [path.name for path in work.iterdir()] == ["grace-demo"]
 

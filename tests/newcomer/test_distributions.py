@@ -36,7 +36,7 @@ def test_the_doctor_and_the_demo(user):
     assert "healthy" in user.run("grace-torchrec doctor").out
     told = user.run("grace-torchrec demo --trace LOG --out tiny")
     assert "outputs: equal to the stock model within rounding" in told.out
-    assert told.err == ""
+    assert told.complaints == ""
     assert (user.folder / "tiny" / "report.html").stat().st_size > 10_000
 
 

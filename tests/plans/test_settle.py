@@ -39,6 +39,17 @@ def test_sums_that_cut_reads_are_used_where_everything_fits(spec_of, good, two_m
     assert "fewer" in table.reason or "cut" in table.reason
 
 
+def test_a_plan_says_that_it_was_judged_on_bags_that_it_knows(spec_of, grouped, two_memories):
+    bags = grouped()
+    few = bags.take(np.arange(bags.num_bags) % 40)  # a log that repeats the histories of 40 users
+    for trace, told in ((bags, False), (few, True)):
+        choice = judge_all(split_validation(trace), QUICK)
+        (table,) = settle([spec_of()], [choice], two_memories(PLENTY), QUICK)
+        assert table.verdict == "use"
+        assert ("100% of these are among the bags it was fitted on" in table.reason) == told
+        assert ("among the bags" in table.reason) == told
+
+
 def test_times_count_rows_read_and_one_sector_an_id_for_the_code(spec_of, good, two_memories):
     memory = two_memories(PLENTY, sector_bytes=32)
     (table,) = settle([spec_of()], [good], memory, QUICK)

@@ -255,3 +255,8 @@ def test_sharded_tables_take_deltas_too(model_of, served_of, plan_for, batch):
     assert same_rows(served, rebuilt)
     for slot in served.slots.contents:
         assert torch.equal(slot.module(*batch), rebuilt(*batch))
+
+
+def test_a_model_that_was_not_converted_is_refused():
+    with pytest.raises(GraceError, match="got a Linear; give what convert returned"):
+        publish_delta(torch.nn.Linear(1, 1), {})

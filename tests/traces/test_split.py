@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers import read_npz
-from grace_torchrec.traces.split import split_bags, split_column, split_time
+from grace_torchrec.traces.split import repeated_share, split_bags, split_column, split_time
 from grace_torchrec.traces.trace import Trace
 
 
@@ -157,3 +157,11 @@ def test_real_marks_keep_every_interaction(trace_path):
         assert set(np.unique(split.validation.split_L)) == ({1} if has_tune else {0})
         assert (split.test.split_L == trace.split_L.max()).all()
         assert np.diff(split.test.offsets_B1).min() >= 1
+
+
+def test_bags_that_come_again_are_seen_in_any_order():
+    earlier = Trace.from_bags([[5, 3, 9], [1, 2, 2], [7, 8], [4, 4, 6]], 10)
+    again = Trace.from_bags([[9, 5, 3], [2, 1, 2], [1, 1, 2], [8, 7], [0, 1, 2], [6, 4, 4]], 10)
+    assert repeated_share(again, earlier) == pytest.approx(3 / 5)  # [8, 7] is too short to count
+    assert repeated_share(again, Trace.from_bags([], 10)) == 0
+    assert repeated_share(Trace.from_bags([[1], [1, 2]], 10), earlier) == 0
