@@ -12,13 +12,13 @@ import numpy as np
 
 from grace_kernels._jit import jit
 from grace_kernels._llvm import CACHE_LINE, call_sum, load_i64, prefetch
+from grace_kernels._places import U
 from grace_kernels._prefetch import QUEUE_SIZE
 from grace_kernels._rewrite import CHUNK_IDS, end_of_chunk, longest_bag
 from grace_kernels._split_ids import make_split, split_chunk
 from grace_kernels.packed_codes import WORD_SHIFT, rank_in_word
 from grace_kernels.reference import RAISE
 
-U = np.uintp  # numba leaves out the wrap-around of negative indices
 BAGS_A_STEP, COUNTERS_A_LINE = 8, 16
 DISTANCES = (8, 16, 32, 64)  # rows that are asked for ahead; the fastest is the limit
 

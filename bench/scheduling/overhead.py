@@ -18,13 +18,14 @@ from bench.scheduling.costs import load_costs
 from bench.scheduling.random_programs import random_graph
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule.graph_module import to_graph_module
-from grace_torchrec.schedule.lower import Lowered, Run, lower
-from grace_torchrec.schedule.online import OnlineScheduler, segments
+from grace_torchrec.schedule.lower import Lowered, Run, Use, lower
+from grace_torchrec.schedule.online import OnlineScheduler
 from grace_torchrec.schedule.op_graph import Op, OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.schedule import Machine, Schedule
 from grace_torchrec.schedule.search import make_schedule
+from grace_torchrec.schedule.segments import cut
 from grace_torchrec.schedule.tracing import op_graph, trace
 
 REPEATS, ROUNDS, QUERIES, STREAMS = 5, 80, 40, 4
@@ -102,7 +103,7 @@ def _online_us(graph: OpGraph, stats: OpStats, ops: int) -> float:
 
 def segment_graph(schedule: Schedule) -> tuple[OpGraph, OpStats]:
     """Return the segments of a schedule as operators of a graph of their own."""
-    runs = segments(lower(schedule))
+    runs = cut(lower(schedule), Use)
     segment_of = {op: number for number, run in enumerate(runs) for op in run}
     ops, stats = [], []
     for number, run in enumerate(runs):

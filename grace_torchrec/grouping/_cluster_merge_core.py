@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_kernels._places import U
 from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, replace
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack
-from grace_torchrec.grouping._pair_core import U
 from grace_torchrec.grouping._queue_core import (
     HEAP,
     add,

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_kernels._places import U
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-U = np.uintp  # numba leaves out the wrap-around of negative indices
 HALF = 32
 LOWER_HALF = (1 << HALF) - 1
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from grace_kernels._jit import jit
 from grace_kernels._llvm import CACHE_LINE, prefetch
+from grace_kernels._places import U
 from grace_torchrec.grouping._counter_core import (
     COUNTERS_AN_ID,
     GROUP_SHIFT,
@@ -25,7 +26,6 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 WORD_SHIFT = GROUP_SHIFT + 6  # counters whose marks share a word
 BAGS_AHEAD = 4
-U = np.uintp  # numba leaves out the wrap-around of negative indices
 
 
 @jit

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
-from grace_torchrec.grouping._pair_core import BAGS_AHEAD, U, prefetch_bag
+from grace_kernels._places import U
+from grace_torchrec.grouping._pair_core import BAGS_AHEAD, prefetch_bag
 from grace_torchrec.grouping._token_core import count_shared, set_bits
 
 Int32s = npt.NDArray[np.int32]

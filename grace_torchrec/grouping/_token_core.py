@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_kernels._places import U
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -20,7 +21,6 @@ SKEWED = 16  # a list this many times longer is searched, not walked
 DENSE = 128  # tokens in one of so many bags have bits: at most 32 bytes for each id of the bags
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
-U = np.uintp  # numba leaves out the wrap-around of negative indices
 _1, _2, _4, _6 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6)
 _56, _63 = np.uint64(56), np.uint64(63)
 

@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.embedding_order import EmbeddingOrder
-from grace_torchrec.schedule.lower import Lowered, Run, Use
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.priority import priority
@@ -185,20 +184,3 @@ def launch_order(graph: OpGraph, worth_n: Sequence[float], start: int) -> list[i
             if not missing[user]:
                 heappush(ready, (key_n[user], user))
     return order
-
-
-def segments(lowered: Lowered) -> list[tuple[int, ...]]:
-    """Return the runs of operators that the host issues to one stream before it turns to another.
-
-    A run waits only for runs that were issued before it, so each can be launched as a whole.
-
-    Args:
-        lowered: Steps of a schedule.
-    """
-    found: list[list[int]] = [[]]
-    for step in lowered.steps:
-        if isinstance(step, Run):
-            found[-1].append(step.op)
-        elif isinstance(step, Use) and found[-1]:
-            found.append([])
-    return [tuple(run) for run in found if run]

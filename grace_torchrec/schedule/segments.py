@@ -3,12 +3,13 @@
 Flow: Lowered -> *cut* where streams wait for each other -> *fused* where a run is too short -> runs
 of operators, each launched whole (:mod:`grace_torchrec.schedule.segment_program`).
 Derived: the paper launches operators; a run spreads what a launch costs over all that are in it.
-``online.segments`` cuts only where the host changes the stream, which counts the fewest decisions;
-a run that is launched whole must not wait in its middle either, or branches run one after the other.
+A run that is launched whole must not wait in its middle, or branches run one after the other; cuts
+where the host changes the stream alone (``cut(lowered, Use)``) count the fewest decisions.
 """
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from types import UnionType
 
 from grace_torchrec.schedule.lower import Await, Lowered, Mark, Run, Use
 from grace_torchrec.schedule.op_graph import OpGraph
@@ -17,17 +18,18 @@ from grace_torchrec.schedule.schedule import Schedule
 Runs = list[tuple[int, ...]]
 
 
-def cut(lowered: Lowered) -> Runs:
+def cut(lowered: Lowered, ends: type | UnionType = Use | Await | Mark) -> Runs:
     """Return the longest runs of operators on one stream that nothing waits for, or in, half-way.
 
     Args:
         lowered: Steps of a schedule.
+        ends: Steps that end a run.
     """
     found: list[list[int]] = [[]]
     for step in lowered.steps:
         if isinstance(step, Run):
             found[-1].append(step.op)
-        elif isinstance(step, Use | Await | Mark) and found[-1]:
+        elif isinstance(step, ends) and found[-1]:
             found.append([])
     return [tuple(run) for run in found if run]
 

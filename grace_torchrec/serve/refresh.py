@@ -186,7 +186,9 @@ class Refresher:
             served = self._place.served
             if served is None:  # the next model gets it: what is wrong with it is said now
                 check_rows(self._specs, {spec.key: spec.dtype for spec in self._specs}, delta)
-            version = 0 if served is None else publish_delta(served, delta)
+                version = 0
+            else:
+                version = publish_delta(served, delta)
             self._deltas.note(delta, version)
             return version
 

@@ -8,13 +8,14 @@ from bench.scheduling.costs import load_costs
 from bench.scheduling.overhead import segment_graph
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.embedding_order import START_RULES, EmbeddingOrder
-from grace_torchrec.schedule.lower import lower
+from grace_torchrec.schedule.lower import Use, lower
 from grace_torchrec.schedule.monitor import WorkloadMonitor
-from grace_torchrec.schedule.online import OnlineScheduler, launch_order, segments
+from grace_torchrec.schedule.online import OnlineScheduler, launch_order
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.priority import priority
 from grace_torchrec.schedule.resources import resource_groups
+from grace_torchrec.schedule.segments import cut
 from grace_torchrec.schedule.stream_choice import CHOICES, Asked, chains, recos
 
 
@@ -195,7 +196,7 @@ def test_caches_that_share_an_operator_are_kept_on_one_stream():
 @pytest.mark.parametrize("streams", [2, 4, 8])
 def test_segments_hold_every_operator_once_and_form_a_graph(schedule_of, streams):
     schedule = schedule_of("wide_deep", streams)
-    runs = segments(lower(schedule))
+    runs = cut(lower(schedule), Use)
     assert sorted(op for run in runs for op in run) == list(range(len(schedule.graph.ops)))
     assert all(len({schedule.stream_n[op] for op in run}) == 1 for run in runs)
     graph, stats = segment_graph(schedule)
