@@ -141,15 +141,13 @@ class _Answered:
 
     Attributes:
         batch: The joined requests.
-        answers: To each request.
-        stream: Where they were computed.
+        answers: To each request, safe on its caller's stream.
         live: What computed them.
         with_stock: Whether its stock twin did.
     """
 
     batch: tuple[Any, ...]
     answers: list[Any]
-    stream: WorkerStream
     live: LiveModel
     with_stock: bool
 
@@ -214,12 +212,11 @@ class _Worker:
             return error
 
     def _hand_out(self, requests: list[Request], answered: _Answered) -> None:
-        """Settle the futures of answered requests."""
+        """Count answered requests and settle their futures, from which nothing fails."""
         drawn = self._drawn(requests, answered)
         now_s = time.perf_counter()
         self.duties.metrics.answered([now_s - request.submitted_s for request in requests])
         for request, answer in zip(requests, answered.answers, strict=True):
-            answered.stream.hand_over(answer, request)
             _settle(request.future.set_result, answer)
         self._show(answered, drawn)
 
@@ -239,7 +236,9 @@ class _Worker:
             output = live.compute(batch, with_stock=with_stock, in_flight=True)
             self.duties.metrics.count(batches=1, rows=sum(rows))
             answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
-        return _Answered(batch, answers, stream, live, with_stock)
+        for request, answer in zip(requests, answers, strict=True):
+            stream.hand_over(answer, request)
+        return _Answered(batch, answers, live, with_stock)
 
     @contextmanager
     def _stream(self, requests: list[Request], rows: int) -> Iterator[WorkerStream]:
@@ -297,10 +296,10 @@ def expire(taken: Taken, metrics: EngineMetrics) -> None:
 
 
 def _with_rows(requests: list[Request]) -> tuple[list[tuple[Any, ...]], list[int]]:
-    """Return batches and their rows; where all are empty, a blank row comes first."""
+    """Return batches and their rows; where all are empty, a blank row comes first if it can."""
     batches = [request.batch for request in requests]
     rows = [request.form.rows for request in requests]
-    if any(rows):
+    if any(rows) or requests[0].form.is_alone:
         return batches, rows
     return [blank_row(batches[0]), *batches], [1, *rows]
 

@@ -69,6 +69,30 @@ def test_a_gpu_joins_prepares_computes_and_splits_on_the_stream(monkeypatch) -> 
     ]  # fmt: skip
 
 
+def test_an_answer_that_cannot_be_handed_over_is_that_requests_own_failure(
+    monkeypatch, double
+) -> None:
+    class Refuses(FakeStream):
+        def hand_over(self, answer: Tensor, request: Request) -> None:
+            if 6 in answer:
+                raise RuntimeError("no memory left")
+
+    Refuses.notes = Notes()
+    monkeypatch.setattr(workers, "WorkerStream", Refuses)
+    model = double()
+    with Engine(model) as engine:
+        first = model.held_by(engine)
+        futures = [engine.submit(torch.tensor([k])) for k in (1.0, 2.0, 3.0)]
+        model.free.set()
+        assert [future.result(PATIENCE_S).tolist() for future in (first, *futures[:2])] == [
+            [200], [2], [4],
+        ]  # fmt: skip
+        with pytest.raises(RuntimeError, match="no memory left"):
+            futures[2].result(PATIENCE_S)
+    told = engine.metrics.snapshot()
+    assert (told.answered, told.failed, told.restarts) == (3, 1, 0)
+
+
 def test_a_batch_that_raises_keeps_its_inputs_until_the_stream_is_done(monkeypatch) -> None:
     notes = Notes()
 
