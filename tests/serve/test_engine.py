@@ -242,8 +242,10 @@ class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[int] = []
+        self.free = threading.Event()
 
     def forward(self, named: Mapping[str, Tensor], y: Tensor) -> Any:
+        assert self.free.wait(PATIENCE_S)
         self.batches.append(len(y))
         factor = named["else"] if isinstance(named, defaultdict) else getattr(named, "factor", 1)
         sums = {"sum": (named["x"] + y) * factor}
@@ -257,8 +259,9 @@ def one() -> int:
 @pytest.mark.parametrize("make", [dict, OrderedDict, partial(defaultdict, one)])
 def test_mappings_of_known_types_are_joined(make) -> None:
     model = Scaled()
-    with Engine(model.eval(), max_inflight=1) as engine:
+    with Engine(model.eval()) as engine:
         futures = [engine.submit(make(x=rows(*range(k))), rows(*range(k))) for k in (0, 2, 3)]
+        model.free.set()
         found = [future.result(PATIENCE_S) for future in futures]
     assert [answer["sum"].tolist() for answer in found] == [[], [0, 2], [0, 2, 4]]
     assert {type(answer) for answer in found} == {defaultdict}
@@ -274,12 +277,16 @@ def test_mappings_that_may_know_more_are_computed_alone_as_they_are() -> None:
         lazy = defaultdict(lambda factor=factor: factor, named)
         frozen, wrapped = MappingProxyType({"x": named["x"]}), UserDict(named)
         batches += [(kind, rows(*range(count))) for kind in (named, lazy, frozen, wrapped)]
+    batches.sort(key=lambda batch: type(batch[0]).__name__)  # those alike one after the other
     with Engine(model.eval()) as engine:
-        found = [engine.submit(*batch).result(PATIENCE_S) for batch in batches]
+        futures = [engine.submit(*batch) for batch in batches]
+        model.free.set()
+        found = [future.result(PATIENCE_S) for future in futures]
     for answer, batch in zip(found, batches, strict=True):
         wanted = model(*batch)
         assert type(answer) is type(wanted)
         assert torch.equal(answer["sum"], wanted["sum"])
+    assert sorted(model.batches) == sorted(2 * [len(y) for _, y in batches])
 
 
 def test_an_empty_request_to_a_model_without_rows_fails_and_says_why(double) -> None:
