@@ -4,6 +4,7 @@ Flow: answered requests, sampled -> a thread of its own -> the other model -> *S
 No request waits for it: what comes while it has enough to do is left out, and counted.
 """
 
+import logging
 import random
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 Compute = Callable[[tuple[Any, ...]], Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Shadow:
             wanted = other(batch)
             difference = largest_difference(answer, wanted)
         except Exception:  # whatever the other model raises: it is counted, serving goes on
+            logger.debug("shadow: a request could not be compared", exc_info=True)
             return ShadowCounts(**{**counts, "failed": self.counts.failed + 1})
         counts["compared"] += 1
         counts["different"] += not difference <= self.tolerance

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grace_torchrec.serve import answering, workers
 from grace_torchrec.serve import engine as engine_module
-from grace_torchrec.serve import workers
 from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Request
@@ -59,9 +59,9 @@ def test_a_gpu_joins_prepares_computes_and_splits_on_the_stream(monkeypatch) -> 
     monkeypatch.setattr(engine_module, "ready_event", lambda device: None)
     monkeypatch.setattr(workers, "WorkerStream", FakeStream)
     for name in ("join", "split"):
-        monkeypatch.setattr(workers, name, notes.noting(name, getattr(workers, name)))
-    prepare = workers.LiveModel.prepare
-    monkeypatch.setattr(workers.LiveModel, "prepare", notes.noting("prepare", prepare))
+        monkeypatch.setattr(answering, name, notes.noting(name, getattr(answering, name)))
+    prepare = answering.LiveModel.prepare
+    monkeypatch.setattr(answering.LiveModel, "prepare", notes.noting("prepare", prepare))
     with Engine(Double().eval()) as engine:  # an empty request: a blank row is split off
         assert engine.submit(torch.zeros(0, 3)).result(PATIENCE_S).shape == (0, 3)
     assert notes == [
