@@ -96,7 +96,8 @@ def fails(module, schedule, example, wanted, place, event):
     program = WorkerProgram(module, leave_out=place)
     for seed in range(4):
         slow = schedule.stream_n[event]
-        with DelayedStreams(schedule.num_streams, 100, seed, slow) as workers:
+        delay_us = 100 * 2**seed  # on a busy machine all streams are slow
+        with DelayedStreams(schedule.num_streams, delay_us, seed, slow) as workers:
             try:
                 if not torch.equal(program.run(workers, *example.batches[0]), wanted[0]):
                     return True
