@@ -90,8 +90,8 @@ def ordered(runs: Runs, graph: OpGraph, order_n: Sequence[int]) -> Runs:
 class _Joining:
     """Runs while they are joined, by their places; what was joined to another run is left empty.
 
-    Whether a third run must run between two changes only where one of them is joined.  So a run
-    that cannot be joined is looked at again once a neighbour was, and not before.
+    A run that needs others can be joined with the last of them, and so with the first of those that
+    need it: nothing must run between.  So only a run with no neighbour at all is never joined.
 
     Args:
         runs: Each after those it needs.
@@ -121,15 +121,19 @@ class _Joining:
         heapify(short)
         while short:
             us, place = heappop(short)
-            pair = self._pair(place) if self.runs[place] and self.times_us[place] == us else None
-            for again in () if pair is None else self._join(*pair):
-                if self.times_us[again] < least_us:
-                    heappush(short, (self.times_us[again], again))
+            if not self.runs[place] or self.times_us[place] != us:
+                continue  # it was joined meanwhile
+            pair = self._pair(place)
+            if pair is not None:
+                self._join(*pair)
+                if self.times_us[pair[0]] < least_us:
+                    heappush(short, (self.times_us[pair[0]], pair[0]))
 
     def _pair(self, place: int) -> tuple[int, int] | None:
-        """Return a run and the shortest one it can be joined with, in their order."""
-        near = ((self.times_us[other], other) for other in self._neighbours(place))
-        for _, other in sorted(near):
+        """Return a run and the shortest it can be joined with, in their order, if there is any."""
+        beside = {self.previous[place], self.next[place]} - {-1}
+        near = beside | self.needs[place] | self.users[place]
+        for _, other in sorted((self.times_us[other], other) for other in near):
             first, second = sorted((place, other))
             if self.before[first] >> second & 1:
                 first, second = second, first
@@ -137,14 +141,8 @@ class _Joining:
                 return first, second
         return None
 
-    def _neighbours(self, place: int) -> set[int]:
-        """Return the runs that one may be joined with, if nothing must run between."""
-        beside = {self.previous[place], self.next[place]} - {-1}
-        return beside | self.needs[place] | self.users[place]
-
-    def _join(self, first: int, second: int) -> set[int]:
-        """Join two runs; return those that may be joined in another way now."""
-        changed = {self.previous[second], self.next[second], first} - {-1}
+    def _join(self, first: int, second: int) -> None:
+        """Join two runs: the second becomes part of the first."""
         self._link(self.previous[second], self.next[second])
         self.runs[first], self.runs[second] = self.runs[first] + self.runs[second], ()
         self.times_us[first] += self.times_us[second]
@@ -156,7 +154,6 @@ class _Joining:
             theirs[first].discard(first)
         self.before[first] = (self.before[first] | self.before[second]) & ~(1 << first)
         self._tell_users(first)
-        return changed | self._neighbours(first)
 
     def _tell_users(self, place: int) -> None:
         """Add what a run needs, and itself, to what those that need it do."""
