@@ -45,7 +45,7 @@ class LiveModel:
         self.model, self.stock, self.splits = model, stock, True
         self.caches: frozenset[str] = frozenset()
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
-        self._before: weakref.ref[LiveModel] | None = None
+        self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
         self.ahead: Modules = {
             module.path: module
             for module in model.modules()
@@ -64,20 +64,19 @@ class LiveModel:
         self.caches = caches_of(self.model)
 
     def follow(self, old: "LiveModel") -> None:
-        """Take the place of a model; where both use a cache, its last batches are waited for.
-
-        Each model keeps a cache on one stream, and knows nothing of the other's.
-        """
-        if self.caches & old.caches:
-            self._before = weakref.ref(old)
+        """Take the place of a model, whose last batches may be under way, as those before it may."""
+        earlier = (weakref.ref(old), *old._earlier)
+        self._earlier = tuple(model for model in earlier if model() is not None)
 
     def wait_for_caches(self) -> None:
-        """Wait for the batches of the model before, if they use a cache of this one."""
-        before = self._before  # other threads may be through with it meanwhile
-        old = None if before is None else before()
-        if old is not None:
-            old.wait_until_unused()
-        self._before = None
+        """Wait for the batches of earlier models that use a cache of this one.
+
+        Each model keeps a cache on one stream, and knows nothing of what others chose.
+        """
+        for model in self._earlier:
+            old = model()
+            if old is not None and self.caches & old.caches:
+                old.wait_until_unused()
 
     @contextmanager
     def used(self) -> Iterator[None]:

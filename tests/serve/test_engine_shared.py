@@ -170,7 +170,10 @@ def test_a_new_model_waits_for_batches_of_the_old_one_that_use_its_cache(monkeyp
     old = CachedArms(cache).eval()
     new = old if name == "a" else CachedArms(Cache("b")).eval()
     new.sparse.free.set()
-    modules = [schedule_(model, batch, 2, wait_us=0.0).module for model in (old, new)]
+    between = CachedArms(Cache("c")).eval()  # replaces the old one, and is replaced before a batch
+    between.sparse.free.set()
+    models = (old, new, between)
+    modules = [schedule_(model, batch, 2, wait_us=0.0).module for model in models]
     with torch.no_grad():
         wanted = [model(*batch) for model in (old, new)]
     for one in {cache, new.sparse}:
@@ -182,10 +185,11 @@ def test_a_new_model_waits_for_batches_of_the_old_one_that_use_its_cache(monkeyp
         assert cache.entered.acquire(timeout=PATIENCE_S)  # all that it launches is launched soon
         while launched(engine) < num_segments:
             time.sleep(0.001)
-        replacing = threading.Thread(target=engine.replace, args=(modules[1],))
-        replacing.start()
-        while not engine.metrics.snapshot().replaced:
-            time.sleep(0.001)
+        replacing = [threading.Thread(target=engine.replace, args=(m,)) for m in modules[2:0:-1]]
+        for number, thread in enumerate(replacing, 1):
+            thread.start()
+            while engine.metrics.snapshot().replaced < number:
+                time.sleep(0.001)
         before = launched(engine)
         second = engine.submit(*batch)
         until_s = time.monotonic() + (0.1 if name == "a" else PATIENCE_S)
@@ -195,7 +199,8 @@ def test_a_new_model_waits_for_batches_of_the_old_one_that_use_its_cache(monkeyp
         cache.free.set()
         assert waited == (name == "a")
         answers = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
-        replacing.join(PATIENCE_S)
+        for thread in replacing:
+            thread.join(PATIENCE_S)
     assert all(map(torch.equal, answers, wanted))
     assert cache.most_inside == new.sparse.most_inside == 1
 
