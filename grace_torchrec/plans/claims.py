@@ -133,4 +133,7 @@ def _cpu_share(plan: TablePlan) -> float:
 def _slower_s(claims: Iterable[Claim], of: str) -> float:
     """Return the time of the slower memory for all tables; ``of``: ``stock_`` or nothing."""
     kept = list(claims)
-    return max(sum(getattr(claim, f"{of}{tier}_s") for claim in kept) for tier in ("hbm", "host"))
+    times: list[float] = [
+        sum(getattr(claim, f"{of}{tier}_s") for claim in kept) for tier in ("hbm", "host")
+    ]
+    return max(times)

@@ -122,6 +122,19 @@ def test_a_plan_of_version_2_was_made_for_one_device(tmp_path):
     assert_equal(Plan.load(tmp_path / "plan"), plan)
 
 
+def test_a_plan_of_version_3_knows_no_cache_and_no_launch(small_plan, tmp_path):
+    small_plan.save(tmp_path / "plan")
+    file = tmp_path / "plan" / "plan.json"
+    document = json.loads(file.read_text()) | {"schema": 3}
+    del document["memory"]["cache_bytes"], document["memory"]["launch_s"]
+    kept = {key: value for key, value in document.items() if not key.endswith("_sha256")}
+    sealed = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps(document | {"plan_sha256": sealed}))
+    plan = Plan.load(tmp_path / "plan")
+    assert (plan.memory.cache_bytes, plan.memory.launch_s) == (None, None)
+    assert_equal(plan, small_plan)
+
+
 @pytest.mark.parametrize(
     ("hbm_share", "hbm_s", "host_s"),
     [(1.0, 100 * 64 / 4e9, 0.0), (0.0, 0.0, 100 * 64 / 1e9), (0.4, 40 * 64 / 4e9, 60 * 64 / 1e9)],
