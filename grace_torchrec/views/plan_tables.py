@@ -125,7 +125,7 @@ def _ranks(summary: PlanSummary) -> list[Grid]:
         of_rank.append((f"{rank}", *cells))
     how = [(f"{table.module}.{table.table}", table.told) for table in sharding.tables]
     return [
-        Grid("ranks", ("rank", "shards", "hbm", "host", "batch"), of_rank, LEFT),
+        Grid("ranks", ("rank", "shards", "hbm", "host", "batch, modelled"), of_rank, LEFT),
         Grid("which rank holds what", ("table", "shards "), how, LEFT),
     ]
 

@@ -70,7 +70,7 @@ def _beta_only(summary: PlanSummary) -> Html:
         )
         for n, (text, (h, g, _)) in enumerate(zip(betas, cells[0], strict=True))
     ]
-    heads = [element("th", text, scope="col") for text in ("beta", "time")]
+    heads = [element("th", text, scope="col") for text in ("beta", "time, modelled")]
     table = element(
         "table", element("thead", element("tr", heads)), element("tbody", rows), class_="heat"
     )

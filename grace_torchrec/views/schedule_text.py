@@ -11,6 +11,7 @@ from grace_torchrec.schedule.stream_pass import Scheduled
 from grace_torchrec.views.numbers import known
 
 MOST_ROWS = 60
+PAD = " " * 19
 
 
 def schedule_lines(result: Scheduled) -> list[str]:
@@ -22,7 +23,8 @@ def schedule_lines(result: Scheduled) -> list[str]:
     if result.schedule is None:
         return [f"not scheduled: {result.reason}"]
     schedule = result.schedule
-    lines = list(_operators(schedule)) if result.modified else []
+    lines = ["begin, predicted; stream; cost; kind; operator", *_operators(schedule)]
+    lines = lines if result.modified else []
     lines += [
         f"operators          {len(schedule.graph.ops)}, "
         f"{schedule.graph.parallel_share():.0%} can run beside another",
@@ -30,7 +32,8 @@ def schedule_lines(result: Scheduled) -> list[str]:
         *cost_lines(result.stats),
         f"makespan           predicted {schedule.makespan_us:.1f} us, "
         f"{schedule.makespan_us / max(schedule.bound_us, 1e-9):.3f} of the bound "
-        f"{schedule.bound_us:.1f} us; one stream {sum(schedule.times_us):.1f} us; from the costs above, not measured",
+        f"{schedule.bound_us:.1f} us; one stream {sum(schedule.times_us):.1f} us; by these costs, "
+        "not measured",
     ]
     if result.lowered is not None:
         figures = result.lowered.figures
@@ -61,15 +64,15 @@ def cost_lines(stats: OpStats | None) -> list[str]:
     timed = stats.timed
     if timed is None:
         if word == "measured":
-            lines.append("                   spread and load are not known")
+            lines.append(f"{PAD}spread and load are not known")
         return lines
     lines.append(
-        f"                   shortest of {timed.rounds} rounds each; whole rounds "
+        f"{PAD}shortest of {timed.rounds} rounds each; whole rounds "
         f"{timed.median_us:.1f} us ({timed.q20_us:.1f} to {timed.q80_us:.1f}, 20 to 80 %), least "
         f"{timed.least_us:.1f}; load before {known(timed.load)} on {timed.cores} cores"
     )
     if timed.unsteady:
-        lines.append("                   the machine was busy: measure again before you trust them")
+        lines.append(f"{PAD}the machine was busy: measure again before you trust them")
     return lines
 
 
