@@ -27,9 +27,7 @@ def doubt_lines(summary: PlanSummary) -> list[str]:
         used = summary.verdicts().get("use", 0)
         alike = {table.doubt for table in doubted}
         why = doubted[0].doubt if len(alike) == 1 else "their reasons say why"
-        lines.append(
-            f"no gain in time is claimed for {len(doubted):,} of {used:,} used tables: {why}"
-        )
+        lines.append(f"without a claim: {len(doubted):,} of {used:,} used tables: {why}")
     if summary.ids_for_a_launch is not None:
         lines.append(
             f"the gain is more than one kernel launch in batches of {summary.ids_for_a_launch:,} ids "

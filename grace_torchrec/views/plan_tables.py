@@ -73,7 +73,7 @@ def _head(summary: PlanSummary) -> list[str]:
             f"lookups of the held-out bags, {MODELLED}: {seconds_text(summary.time_s)}, stock "
             f"{seconds_text(summary.stock_s)}"
         )
-        lines += [f"claimed: {speed_text(summary)}", *doubt_lines(summary)]
+        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary)]
     return lines
 
 
