@@ -47,7 +47,7 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
         )
     if found.memory.cache_bytes is not None:
         size = bytes_text(found.memory.cache_bytes)
-        lines.append(f"last cache {size} (as the system says): no gain is claimed for tables in it")
+        lines.append(f"  last cache  {size}, as the system says")
     if found.memory.launch_s is not None:
         lines.append(f"one more kernel on a stream {seconds_text(found.memory.launch_s)}")
     lines += [f"not measured: {reason}" for reason in found.unmeasured]
