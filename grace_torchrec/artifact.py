@@ -40,7 +40,7 @@ def write_folder(
     """Write ``path/<name>.json`` and ``path/arrays.safetensors`` atomically.
 
     Args:
-        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        path: The folder; one of the same kind or an empty one is replaced, nothing else is.
         name: Stem of the JSON file (``plan``, ``profile``).
         document: JSON values; the checksum of the arrays is added under ``arrays_sha256``.
         arrays: Named numpy arrays.
@@ -85,7 +85,7 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     """Give an empty folder to write into; it stands at ``path`` once the block has ended well.
 
     Args:
-        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        path: The folder; one of the same kind or an empty one is replaced, nothing else is.
         name: Stem of the JSON file that tells its kind.
 
     Raises:
@@ -94,7 +94,7 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     target = Path(path)
     if target.is_symlink():
         raise GraceError(f"{target}: is a link; name the {name} folder itself")
-    if target.exists() and not (target.is_dir() and (target / f"{name}.json").is_file()):
+    if target.exists() and not may_replace(target, name):
         raise GraceError(f"{target}: exists and is not a {name} folder; choose another place")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +112,12 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         raise GraceError(f"{target}: cannot be written: {told}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
+
+
+def may_replace(path: str | os.PathLike[str], name: str) -> bool:
+    """Tell whether a folder of a kind may take this place: one of that kind or an empty one does."""
+    target = Path(path)
+    return target.is_dir() and ((target / f"{name}.json").is_file() or not any(target.iterdir()))
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from grace_sharding.calibration import Calibration, calibrate
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.places import MEMORY, OutPath
 
 
 @click.command(name="calibrate")
 @click.option(
     "-o",
     "--out",
-    type=OutPath(in_folder=True),
+    type=OutPath(MEMORY),
     help="Write the memory model here, for plan --memory FILE.",
 )
 @click.option("--row-bytes", default=256, show_default=True, help="Bytes of the rows gathered.")
