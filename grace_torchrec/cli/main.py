@@ -10,8 +10,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
@@ -73,6 +73,15 @@ SUB_COMMANDS = {
 }
 
 
+@contextmanager
+def _nobody_may_read() -> Iterator[None]:
+    """Give a broken pipe an exit code of its own; click would end it as a check that said no."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(NOBODY_READS) from None
+
+
 class LazyGroup(click.Group):
     """A click group that imports a sub-command when it is called."""
 
@@ -89,12 +98,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def make_context(self, *args: Any, **given: Any) -> click.Context:
+        """Read the arguments; ``--help`` prints here."""
+        with _nobody_may_read():
+            return super().make_context(*args, **given)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a sub-command; click would end a broken pipe as a check that said no."""
-        try:
+        """Run a sub-command."""
+        with _nobody_may_read():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise click.exceptions.Exit(NOBODY_READS) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of sub-commands from their help lines, importing none of them."""
@@ -174,6 +186,8 @@ def _run(args: Sequence[str] | None) -> int:
 
 def _flushed(code: int) -> int:
     """Write what waits for standard output; return the exit code, another where that fails."""
+    if sys.stdout is None:  # closed by whoever called
+        return code
     try:
         sys.stdout.flush()
     except BrokenPipeError:
