@@ -180,7 +180,7 @@ def _run(args: Sequence[str] | None) -> int:
     except OSError as error:
         named = (error.filename, error.filename2)
         where = ", ".join(os.fsdecode(name) for name in named if isinstance(name, str | bytes))
-        return _fail(f"{where or 'input or output'}: {error.strerror or error}")
+        return _fail(f"{where or 'standard output or a file'}: {error.strerror or error}")
     return result if isinstance(result, int) else 0
 
 

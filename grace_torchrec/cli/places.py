@@ -28,43 +28,45 @@ class Kind:
 
     Attributes:
         name: For errors, such as ``plan folder``.
-        is_one: Tells whether what stands at a place is a result of this kind.
+        in_the_way: Returns why what stands at a place may not be replaced, or None.
         is_file: A file, whose folder must be there; missing folders of a folder are made.
         replaces: What is there is replaced; False: it is added to, or read.
     """
 
     name: str
-    is_one: Callable[[Path], bool]
+    in_the_way: Callable[[Path], str | None]
     is_file: bool = False
     replaces: bool = True
-
-    def may_stand(self, path: Path) -> bool:
-        """Tell whether what stands at a place is no obstacle.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        if not self.is_file:
-            return path.is_dir() and self.is_one(path)
-        plain = path.is_file() if self.replaces else not path.is_dir()
-        return plain and self.is_one(path)
 
 
 def folder_of(name: str) -> Kind:
     """Return the kind of a folder that :func:`artifact.new_folder` writes."""
-    return Kind(f"{name} folder", lambda path: artifact.may_replace(path, name))
+    return Kind(f"{name} folder", lambda path: artifact.in_the_way(path, name))
 
 
-def file_with(name: str, *parts: bytes) -> Kind:
-    """Return the kind of a file whose head has one of some ways to begin; an empty one is fine too."""
+def file_with(name: str, *begins: bytes) -> Kind:
+    """Return the kind of a file that begins in one of some ways; an empty one is fine too."""
 
-    def is_one(path: Path) -> bool:
+    def in_the_way(path: Path) -> str | None:
         """Look at the head of a file."""
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        return not head or head.lstrip().startswith(parts)
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(HEAD_BYTES)
+            if not head or head.lstrip().startswith(begins):
+                return None
+        return f"exists and is not a {name}"
 
-    return Kind(name, is_one, is_file=True)
+    return Kind(name, in_the_way, is_file=True)
+
+
+def _no_board(path: Path) -> str | None:
+    """Return why event files cannot go into a place; beside others they can."""
+    return None if path.is_dir() else "exists and is not a folder"
+
+
+def _no_names(path: Path) -> str | None:
+    """Return why names cannot be read from what stands at a place."""
+    return "exists and is not a file" if path.is_dir() else None
 
 
 PROFILE, PLAN, SERVED, DEMO = map(folder_of, ("profile", "plan", "served", "demo"))
@@ -74,8 +76,8 @@ COSTS = file_with("cost file", b'{\n "format":')
 TIMELINE = file_with("trace for Perfetto", b'{"traceEvents":')
 DRAWING = file_with("SVG drawing", b"<svg")
 PICTURE = file_with("picture", *PICTURES)
-NAMES = Kind("file of names", lambda path: True, is_file=True, replaces=False)
-BOARD = Kind("TensorBoard folder", Path.is_dir, replaces=False)
+NAMES = Kind("file of names", _no_names, is_file=True, replaces=False)
+BOARD = Kind("TensorBoard folder", _no_board, replaces=False)
 
 
 class InPath(click.Path):
@@ -139,13 +141,11 @@ class OutPath(click.Path):
         if self.kind.replaces and path.is_symlink():
             self.fail(f"{told!r} is a link: name the {self.kind.name} itself.", param, ctx)
         try:
-            is_one = self.kind.may_stand(path)
+            reason = self.kind.in_the_way(path)
         except OSError as error:
-            self.fail(f"{told!r}: cannot be read: {error.strerror}.", param, ctx)
-        if not is_one:
-            self.fail(
-                f"{told!r} is there and is no {self.kind.name}: choose another place.", param, ctx
-            )
+            reason = f"cannot be read: {error.strerror}"
+        if reason is not None:
+            self.fail(f"{told!r} {reason}: choose another place.", param, ctx)
 
 
 def _once(

@@ -51,7 +51,7 @@ def _role_that_looks(role: "Role", reads: dict[str, str]) -> "Role":
     """Return the role, which refuses to be launched here without what it reads."""
     base = torchx_module("specs").Role
 
-    class LookingRole(base):  # type: ignore[misc]  # TorchX is imported when a job is made
+    class LookingRole(base):  # type: ignore[misc, valid-type]  # TorchX is imported when a job is made
         """A role that looks for its files before it is handed to the scheduler of this machine."""
 
         def pre_proc(self, scheduler: str, dryrun_info: Any) -> Any:

@@ -120,8 +120,17 @@ def test_what_is_of_another_kind_is_never_replaced(here, name, param):
     (here / "link").symlink_to("old")
     os.mkfifo(here / "pipe")
     for place in ("thesis", "folder", "pipe", os.devnull):
-        assert f"is there and is no {kind.name}" in refused(name, param, place)
+        assert f"exists and is not a {kind.name}" in refused(name, param, place)
     assert f"is a link: name the {kind.name} itself" in refused(name, param, "link")
+
+
+@pytest.mark.parametrize(
+    ("name", "param"), [case for case in REPLACES if not case.values[1].type.kind.is_file]
+)
+def test_a_file_that_somebody_put_into_a_folder_of_ours_stays(here, name, param):
+    write_ours(param.type.kind, here / "old")
+    (here / "old" / "thesis").write_text("mine")
+    assert "holds 'thesis', which is not of a" in refused(name, param, "old")
 
 
 @pytest.mark.parametrize(("name", "param"), KEEPS)
@@ -130,7 +139,7 @@ def test_what_is_added_to_or_read_is_a_folder_or_a_file(here, name, param):
         (here / "place").mkdir()
     else:
         (here / "place").write_text("mine")
-    assert f"is there and is no {param.type.kind.name}" in refused(name, param, "place")
+    assert "exists and is not a" in refused(name, param, "place")
 
 
 @pytest.mark.parametrize(("name", "param"), NOT_NAMED)
