@@ -98,9 +98,9 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     target = Path(path)
     if target.is_symlink():
         raise GraceError(f"{target}: is a link; name the {name} folder itself")
-    told = in_the_way(target, name)
-    if told is not None:
-        raise GraceError(f"{target}: {told}; choose another place")
+    reason = in_the_way(target, name)
+    if reason is not None:
+        raise GraceError(f"{target}: {reason}; choose another place")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.{PART}", dir=target.parent))
