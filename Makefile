@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test check bench soak guards compat docs clean
 
 demo: $(READY)
-	$(BIN)/grace-torchrec demo
+	$(BIN)/grace-torchrec demo -o grace-demo
 
 test: $(READY)
 	$(PYTEST) -n $(WORKERS)

@@ -150,10 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--section", choices=sorted(STAGES), default="kernels")
     parser.add_argument("--budget", type=float, default=420, help="seconds")
-    parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder of results")
+    parser.add_argument("-o", "--out", type=Path, help="folder of results; default: gpu_check")
     parser.add_argument("--dry-run", action="store_true", help="tiny, in Triton's interpreter")
     options = parser.parse_args(arguments)
-    run = started(parser, options)
+    run = started(parser, options, "gpu_check")
     good = run_section(run, options.section)
     show(run)
     return 0 if good else 1

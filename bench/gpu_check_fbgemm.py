@@ -219,9 +219,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, run the stages that fit, say what became of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--budget", type=float, default=300, help="seconds")
-    parser.add_argument("--out", type=Path, default=Path("gpu_check_fbgemm"), help="results")
+    parser.add_argument("-o", "--out", type=Path, help="results; default: gpu_check_fbgemm")
     parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU")
-    return 0 if run_stages(started(parser, parser.parse_args(arguments)), STAGES) else 1
+    run = started(parser, parser.parse_args(arguments), "gpu_check_fbgemm")
+    return 0 if run_stages(run, STAGES) else 1
 
 
 if __name__ == "__main__":

@@ -64,13 +64,18 @@ class Run:
             file.write(text + "\n")
 
 
-def started(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Run:
-    """Return the run that ``--dry-run``, ``--budget`` and ``--out`` ask for, or end with an error."""
+def started(parser: argparse.ArgumentParser, options: argparse.Namespace, folder: str) -> Run:
+    """Return the run that ``--dry-run``, ``--budget`` and ``--out`` ask for, or end with an error.
+
+    Results go into ``folder`` where ``--out`` names no other; measured ones are not overwritten so.
+    """
+    if options.out is None and Path(folder).exists():
+        parser.error(f"{folder} is there already: give -o {folder} to replace its results")
     if options.dry_run != (os.environ.get("TRITON_INTERPRET") == "1"):
         parser.error("--dry-run and TRITON_INTERPRET=1 go together")
     if not options.dry_run and not torch.cuda.is_available():
         parser.error("no GPU here; try TRITON_INTERPRET=1 with --dry-run")
-    return Run(DRY if options.dry_run else FULL, options.budget, options.out)
+    return Run(DRY if options.dry_run else FULL, options.budget, options.out or Path(folder))
 
 
 def run_stages(run: Run, stages: Iterable[tuple[Callable[[Run], None], float]]) -> bool:

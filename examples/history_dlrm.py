@@ -5,6 +5,7 @@
 """
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -26,6 +27,15 @@ def quiet() -> None:
     )  # one process is what is meant
     for talker in ("torchrec.distributed.planner", "torch.fx._symbolic_trace"):
         logging.getLogger(talker).setLevel(logging.ERROR)
+
+
+def folder_to_write(named: str | None, default: str) -> str:
+    """The folder for results; one that the caller did not name must not be there yet."""
+    if named is None and os.path.exists(default):
+        raise SystemExit(
+            f"error: {default} is there already: give -o {default} to write there again"
+        )
+    return named or default
 
 
 def build_model(num_items: int) -> DLRMTrain:

@@ -9,7 +9,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from history_dlrm import batches, build_model, quiet
+from history_dlrm import batches, build_model, folder_to_write, quiet
 from torch.distributed import checkpoint
 from torch.distributed.optim import _apply_optimizer_in_backward as optimize_in_backward
 from torch.utils.tensorboard import SummaryWriter
@@ -30,7 +30,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--trace", help="file of users' histories; default: generated ones")
     parser.add_argument("--users", type=int, default=12_000, help="to generate, a fifth of items")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--out", default="trained", help="folder to write")
+    parser.add_argument("-o", "--out", help="folder to write; default: trained, a new one")
     return parser.parse_args()
 
 
@@ -58,20 +58,21 @@ def train(users: grace.Trace, epochs: int, out: str) -> None:
     recorder.save(f"{out}/profile-{rank}")
 
 
-def main() -> None:
-    """Hold out a fifth of the users, train on the others."""
+def main() -> str:
+    """Hold out a fifth of the users, train on the others; return the folder that was written."""
     args = parse()
+    out = folder_to_write(args.out, "trained")
     quiet()
-    trace = read(args.trace) if args.trace else generate(args.users // 5, args.users)
-    users = split_bags(trace)
-    grace.Profile.from_trace("t_item", users.test).save(f"{args.out}/held-out")
+    users = split_bags(read(args.trace) if args.trace else generate(args.users // 5, args.users))
     if "RANK" in os.environ:  # torchrun
         dist.init_process_group("gloo")
     else:
         os.environ["LOCAL_WORLD_SIZE"] = "1"  # which torchrun says to TorchRec
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    train(users.train, args.epochs, args.out)
+    grace.Profile.from_trace("t_item", users.test).save(f"{out}/held-out")  # all ranks have looked
+    train(users.train, args.epochs, out)
     dist.destroy_process_group()
+    return out
 
 
 if __name__ == "__main__":

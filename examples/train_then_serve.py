@@ -13,7 +13,6 @@ from torchmetrics.functional.classification import binary_auroc
 from torchrec.datasets.utils import Batch
 from torchrec.inference.modules import quantize_inference_model
 from train_a_dlrm import main as train
-from train_a_dlrm import parse
 
 import grace_torchrec as grace
 
@@ -27,8 +26,7 @@ def judge(model: nn.Module, test: list[Batch]) -> tuple[torch.Tensor, float]:
 
 def main() -> None:
     """Train; plan, convert and serve; compare."""
-    train()
-    out = parse().out
+    out = train()
     model = load_model(f"{out}/checkpoint")
     plan = grace.plan(model, grace.Profile.load(f"{out}/profile-0"), grace.MemoryModel.named("a40"))
     plan.save(f"{out}/plan")

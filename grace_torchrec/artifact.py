@@ -31,6 +31,10 @@ from grace_torchrec.strict_files import plain_file, read_arrays, read_json
 Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2(2)
+BESIDE = {  # what folders of a kind hold beside the document and the arrays
+    "served": ("plan", "model.ts"),
+    "demo": ("plan", "profile", "report.html", "tensorboard"),
+}
 PART, OLD = "grace-part-", "grace-old-"  # folders written aside; no name that a user would give
 
 
@@ -40,13 +44,13 @@ def write_folder(
     """Write ``path/<name>.json`` and ``path/arrays.safetensors`` atomically.
 
     Args:
-        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        path: The folder; what may be replaced there: :func:`in_the_way`.
         name: Stem of the JSON file (``plan``, ``profile``).
         document: JSON values; the checksum of the arrays is added under ``arrays_sha256``.
         arrays: Named numpy arrays.
 
     Raises:
-        GraceError: ``path`` exists and is not such a folder, or cannot be written.
+        GraceError: ``path`` is something else or holds more, or cannot be written.
     """
     with new_folder(path, name) as aside:
         save_file(
@@ -85,17 +89,18 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     """Give an empty folder to write into; it stands at ``path`` once the block has ended well.
 
     Args:
-        path: The folder; an existing folder of the same kind is replaced, nothing else is.
+        path: The folder; what may be replaced there: :func:`in_the_way`.
         name: Stem of the JSON file that tells its kind.
 
     Raises:
-        GraceError: ``path`` exists and is not such a folder, or cannot be written.
+        GraceError: ``path`` is something else or holds more, or cannot be written.
     """
     target = Path(path)
     if target.is_symlink():
         raise GraceError(f"{target}: is a link; name the {name} folder itself")
-    if target.exists() and not (target.is_dir() and (target / f"{name}.json").is_file()):
-        raise GraceError(f"{target}: exists and is not a {name} folder; choose another place")
+    reason = in_the_way(target, name)
+    if reason is not None:
+        raise GraceError(f"{target}: {reason}; choose another place")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.{PART}", dir=target.parent))
@@ -112,6 +117,22 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         raise GraceError(f"{target}: cannot be written: {told}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
+
+
+def in_the_way(path: str | os.PathLike[str], name: str) -> str | None:
+    """Return why a folder of a kind may not take this place; None where it may.
+
+    It replaces a folder of its kind and an empty one, and no file that somebody has put there.
+    """
+    target = Path(path)
+    if not target.exists():
+        return None
+    there = sorted(found.name for found in target.iterdir()) if target.is_dir() else [""]
+    if there and not (target / f"{name}.json").is_file():
+        return f"exists and is not a {name} folder"
+    ours = {f"{name}.json", ARRAYS_FILE, *BESIDE.get(name, ())}
+    others = [found for found in there if found not in ours]
+    return f"holds {others[0]!r}, which is not of a {name} folder" if others else None
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grace_torchrec import artifact
+from grace_torchrec.errors import GraceError
 
 
 def test_two_writers_of_one_file_do_not_write_into_each_other(tmp_path, monkeypatch) -> None:
@@ -41,3 +42,18 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path) -> None:
     with pytest.raises(OSError, match="names"):
         artifact.write_file(tmp_path / "names", b"mine")
     assert [found.name for found in tmp_path.iterdir()] == ["names"]
+
+
+@pytest.mark.parametrize("kind", ["plan", *artifact.BESIDE])
+def test_a_folder_takes_the_place_of_its_own_kind_and_of_an_empty_one(tmp_path, kind) -> None:
+    for name in ("empty", "old"):
+        (tmp_path / name).mkdir()
+    for name in (f"{kind}.json", artifact.ARRAYS_FILE, *artifact.BESIDE.get(kind, ())):
+        (tmp_path / "old" / name).write_text("{}")
+    for name in ("new", "empty", "old"):
+        artifact.write_folder(tmp_path / name, kind, {"of": name}, {})
+        assert artifact.read_folder(tmp_path / name, kind)[0]["of"] == name
+    (tmp_path / "old" / "thesis.txt").write_text("mine")
+    with pytest.raises(GraceError, match=f"holds 'thesis.txt', which is not of a {kind} folder"):
+        artifact.write_folder(tmp_path / "old", kind, {}, {})
+    assert (tmp_path / "old" / "thesis.txt").read_text() == "mine"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from grace_sharding.calibration import ROUNDS, Calibration, calibrate
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.places import MEMORY, OutPath
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text
 
 
@@ -15,7 +15,7 @@ from grace_torchrec.views.numbers import bytes_text, known, seconds_text
 @click.option(
     "-o",
     "--out",
-    type=OutPath(in_folder=True),
+    type=OutPath(MEMORY),
     help="Write the memory model here, for plan --memory FILE.",
 )
 @click.option("--row-bytes", default=256, show_default=True, help="Bytes of the rows gathered.")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import OutPath, progress_to_stderr
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.places import SERVED, InPath, OutPath
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
 
@@ -19,8 +20,8 @@ Target = Literal["module", "torchscript"]
 
 @click.command()
 @click.argument("model")
-@click.argument("plan", type=click.Path(path_type=Path))
-@click.option("-o", "--out", required=True, type=OutPath(), help="Served folder to write.")
+@click.argument("plan", type=InPath())
+@click.option("-o", "--out", required=True, type=OutPath(SERVED), help="Served folder to write.")
 @click.option(
     "--row-dtype",
     type=click.Choice(get_args(RowDtype)),

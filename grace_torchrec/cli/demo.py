@@ -1,18 +1,20 @@
 """``grace-torchrec demo``: the whole job on a trace, with measured and modelled figures apart."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from grace_sharding.memory_files import memory_named
+from grace_torchrec import artifact
 from grace_torchrec.cli.options import (
-    OutPath,
     budget_option,
     hbm_bytes_option,
     progress_to_stderr,
+    show,
 )
+from grace_torchrec.cli.places import DEMO, InPath, OutPath
 from grace_torchrec.demo.job import run
 from grace_torchrec.demo.result import DemoResult
 from grace_torchrec.plans.plan import Plan, PlanOptions
@@ -30,7 +32,7 @@ GENERATED = (10_000, 12_000)  # items, bags
 @click.option(
     "--trace",
     "trace_file",
-    type=click.Path(path_type=Path),
+    type=InPath(),
     help="Trace file; default: a generated trace.",
 )
 @click.option(
@@ -48,11 +50,12 @@ GENERATED = (10_000, 12_000)  # items, bags
 @hbm_bytes_option
 @budget_option
 @click.option(
+    "-o",
     "--out",
-    type=OutPath(),
+    type=OutPath(DEMO),
     default=Path("grace-demo"),
     show_default=True,
-    help="Receives profile/, plan/, report.html and tensorboard/.",
+    help="Folder to write: profile/, plan/, report.html, tensorboard/, demo.json (what --json prints).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(
@@ -73,22 +76,25 @@ def demo(
     with progress_to_stderr() as progress:
         progress(f"reading {trace_file}" if trace_file else "generating bags")
         name, trace = _trace(trace_file, trace_format)
-        result = run(trace, name, target, out, options, progress)
-        progress("writing the report")
-        report = _report(result, out / "report.html")
+        with artifact.new_folder(out, "demo") as aside:
+            made = run(trace, name, target, aside, options, progress)
+            progress("writing the report")
+            result = replace(made, profile_path=str(out / "profile"), plan_path=str(out / "plan"))
+            _report(made, aside / "report.html", result.plan_path)
+            found = {**result.document(), "report": str(out / "report.html")}
+            artifact.write_document(aside / "demo.json", found)
     if as_json:
-        click.echo(json.dumps({**result.document(), "report": str(report)}))
+        click.echo(json.dumps(found))
     else:
-        Console().print(demo_view(result))
-        click.echo(f"report: {report} (open it in a browser)")
+        show(demo_view(result))
+        click.echo(f"report: {found['report']} (open it in a browser)")
     if not result.equal:
         raise click.exceptions.Exit(1)
 
 
-def _report(result: DemoResult, path: Path) -> Path:
+def _report(made: DemoResult, path: Path, source: str) -> None:
     """Write the plan as a page, its rows placed anew for other machines from the saved profile."""
-    plan, profile = Plan.load(result.plan_path), Profile.load(result.profile_path)
-    return write_report(plan, path, profile, result.plan_path)
+    write_report(Plan.load(made.plan_path), path, Profile.load(made.profile_path), source)
 
 
 def _trace(trace_file: Path | None, trace_format: str | None) -> tuple[str, Trace]:

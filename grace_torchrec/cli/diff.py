@@ -3,9 +3,8 @@
 import json
 
 import click
-from rich.console import Console
 
-from grace_torchrec.cli.options import text_format_option
+from grace_torchrec.cli.options import show, text_format_option
 from grace_torchrec.cli.plan_argument import load_summary
 from grace_torchrec.plans.diff import diff_plans
 from grace_torchrec.views.diff_tables import diff_markdown, diff_view
@@ -24,5 +23,5 @@ def diff(before: str, after: str, text_format: str, as_json: bool) -> int:
     elif text_format == "markdown":
         click.echo(diff_markdown(found))
     else:
-        Console().print(diff_view(found))
+        show(diff_view(found))
     return 1 if found.differs else 0

@@ -3,9 +3,8 @@
 import json
 
 import click
-from rich.console import Console
 
-from grace_torchrec.cli.options import text_format_option
+from grace_torchrec.cli.options import show, text_format_option
 from grace_torchrec.cli.plan_argument import load_summary
 from grace_torchrec.views.plan_tables import inspect_markdown, inspect_view
 
@@ -29,4 +28,4 @@ def inspect(plan: str, wide: bool, text_format: str, as_json: bool) -> None:
     elif text_format == "markdown":
         click.echo(inspect_markdown(summary))
     else:
-        Console(width=WIDE_COLUMNS if wide else None).print(inspect_view(summary, wide))
+        show(inspect_view(summary, wide), WIDE_COLUMNS if wide else None)

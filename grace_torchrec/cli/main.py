@@ -1,17 +1,20 @@
 """The command ``grace-torchrec``: names of sub-commands, exit codes, errors on one line.
 
 Each sub-command lives in a file of its own and is imported when it is called, so ``--help`` loads
-no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
+no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call, wrong input or a result that could
+not be written, 130 interrupted (Ctrl-C), 141 nobody reads the output any more (``| head``).
 """
 
 import codecs
 import io
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -19,6 +22,7 @@ import grace_torchrec
 from grace_torchrec.errors import GraceError
 
 PROGRAM = "grace-torchrec"
+INTERRUPTED, NOBODY_READS = 130, 141  # as a shell tells of SIGINT and SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,15 @@ SUB_COMMANDS = {
 }
 
 
+@contextmanager
+def _nobody_may_read() -> Iterator[None]:
+    """Give a broken pipe an exit code of its own; click would end it as a check that said no."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(NOBODY_READS) from None
+
+
 class LazyGroup(click.Group):
     """A click group that imports a sub-command when it is called."""
 
@@ -84,6 +97,16 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def make_context(self, *args: Any, **given: Any) -> click.Context:
+        """Read the arguments; ``--help`` prints here."""
+        with _nobody_may_read():
+            return super().make_context(*args, **given)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a sub-command."""
+        with _nobody_may_read():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of sub-commands from their help lines, importing none of them."""
@@ -102,6 +125,12 @@ def cli() -> None:
 
     Results go to standard output. What takes long says on standard error what it does: at once on a
     terminal, in a line every 30 seconds elsewhere.
+
+    What you named with -o is replaced by a result of the same kind, and nothing else is; what you did
+    not name (as the folder "plan") is never replaced.
+
+    Exit codes: 0 finished, 1 a check said no, 2 a wrong call, a wrong input or nothing to write to,
+    130 interrupted, 141 nobody reads the output.
     """
 
 
@@ -114,7 +143,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="grace-show")
-    sys.exit(_run(args))
+    try:
+        code = _flushed(_run(args))
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def _shown(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -143,13 +176,35 @@ def _run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        return 130
+        return INTERRUPTED
+    except OSError as error:
+        named = (error.filename, error.filename2)
+        where = ", ".join(os.fsdecode(name) for name in named if isinstance(name, str | bytes))
+        return _fail(f"{where or 'standard output or a file'}: {error.strerror or error}")
     return result if isinstance(result, int) else 0
+
+
+def _flushed(code: int) -> int:
+    """Write what waits for standard output; return the exit code, another where that fails."""
+    if sys.stdout is None:  # closed by whoever called
+        return code
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = NOBODY_READS
+    except (OSError, ValueError) as error:
+        code = _fail(f"standard output: {getattr(error, 'strerror', None) or error}")
+    else:
+        return code
+    with suppress(OSError, ValueError):  # the interpreter flushes once more: into nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _fail(message: str) -> int:
     """Print one line on standard error; return the exit code of a wrong call."""
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    with suppress(OSError, ValueError):  # nobody reads it; the exit code tells
+        click.echo(f"error: {' '.join(message.split())}", err=True)
     return 2
 
 

@@ -1,15 +1,12 @@
 """Options and habits that sub-commands share."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 text_format_option = click.option(
     "--format",
@@ -32,33 +29,22 @@ budget_option = click.option(
 )
 
 
-class OutPath(click.Path):
-    """A file or folder that the command will write; refused before the work where it could not be."""
+class _Output(Console):
+    """A console that leaves it to the command line what happens once nobody reads any more."""
 
-    def __init__(self, *, in_folder: bool = False) -> None:
-        """Take a path.
+    def on_broken_pipe(self) -> None:
+        """Go on with the BrokenPipeError, which rich is about to hide."""
+        raise
 
-        Args:
-            in_folder: It is a file, whose folder must be there; else missing folders are made.
-        """
-        super().__init__(path_type=Path, dir_okay=not in_folder)
-        self.in_folder = in_folder
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path.
+def show(what: RenderableType, width: int | None = None) -> None:
+    """Print a table or a text of rich on standard output.
 
-        Raises:
-            click.BadParameter: no folder that is there could take it.
-        """
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        folder = path.absolute().parent
-        while not (self.in_folder or folder.exists()):
-            folder = folder.parent
-        if not folder.is_dir():
-            self.fail(f"{str(path)!r}: {str(folder)!r} is no folder.", param, ctx)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            self.fail(f"{str(path)!r}: folder {str(folder)!r} is not writable.", param, ctx)
-        return path
+    Args:
+        what: It.
+        width: Columns; None: those of the terminal.
+    """
+    _Output(width=width).print(what)
 
 
 @contextmanager

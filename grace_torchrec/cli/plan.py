@@ -9,11 +9,11 @@ from grace_sharding.memory_files import memory_named
 from grace_torchrec import api
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.cli.options import (
-    OutPath,
     budget_option,
     hbm_bytes_option,
     progress_to_stderr,
 )
+from grace_torchrec.cli.places import PLAN, InPath, OutPath
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile
@@ -24,7 +24,7 @@ from grace_torchrec.traces.profile import Profile
 @click.option(
     "--profile",
     "profile_folder",
-    type=click.Path(path_type=Path),
+    type=InPath(),
     required=True,
     help="Profile folder of its bags; tables it lacks are left stock.",
 )
@@ -43,7 +43,7 @@ from grace_torchrec.traces.profile import Profile
 @click.option(
     "-o",
     "--out",
-    type=OutPath(),
+    type=OutPath(PLAN),
     default=Path("plan"),
     show_default=True,
     help="Plan folder to write.",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from grace_torchrec.cli.options import OutPath, progress_to_stderr
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.places import NAMES, PROFILE, InPath, OutPath
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.readers import FORMATS, ItemNames
 from grace_torchrec.traces.shards import Thinning, read_shards
@@ -13,10 +14,8 @@ from grace_torchrec.views.profile_text import profile_lines
 
 
 @click.command()
-@click.argument(
-    "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
-@click.option("-o", "--out", required=True, type=OutPath(), help="Profile folder to write.")
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=InPath())
+@click.option("-o", "--out", required=True, type=OutPath(PROFILE), help="Profile folder to write.")
 @click.option("--table", default="t_history", show_default=True, help="Table the trace belongs to.")
 @click.option(
     "--feature",
@@ -46,7 +45,7 @@ from grace_torchrec.views.profile_text import profile_lines
 @click.option(
     "--remap",
     "names_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OutPath(NAMES),
     help="Number the items: by this file (the name of row 0, of row 1 ..., one a line) where it is "
     "there; else by first appearance, and write it. Text files may then hold any words as ids.",
 )

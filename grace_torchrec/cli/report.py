@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from grace_torchrec.cli.options import OutPath
+from grace_torchrec.cli.places import BOARD, REPORT, InPath, OutPath
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.views.report import write_report
@@ -13,11 +13,11 @@ from grace_torchrec.views.tensorboard import Board
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=InPath())
 @click.option(
     "-o",
     "--out",
-    type=OutPath(),
+    type=OutPath(REPORT),
     default=Path("report.html"),
     show_default=True,
     help="HTML file to write.",
@@ -25,13 +25,13 @@ from grace_torchrec.views.tensorboard import Board
 @click.option(
     "--profile",
     "profile_folder",
-    type=click.Path(path_type=Path),
+    type=InPath(),
     help="Profile folder: rows are placed anew for other HBM sizes and bandwidths.",
 )
 @click.option(
     "--tensorboard",
     "board_folder",
-    type=OutPath(),
+    type=OutPath(BOARD),
     help="Also write tags, options and the figure of the plan for TensorBoard here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from grace_torchrec import artifact
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import OutPath, progress_to_stderr
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.places import COSTS, DRAWING, TIMELINE, InPath, OutPath
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_stats import CostFile
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
@@ -20,14 +22,12 @@ from grace_torchrec.views.schedule_text import schedule_lines
 @click.command()
 @click.argument("model")
 @click.option("--streams", default=4, show_default=True, help="Streams at most.")
-@click.option(
-    "--stats", type=click.Path(path_type=Path), help="Cost file (default: profile the model)."
-)
-@click.option("--save-stats", type=OutPath(in_folder=True), help="Write the costs that were used.")
+@click.option("--stats", type=InPath(), help="Cost file (default: profile the model).")
+@click.option("--save-stats", type=OutPath(COSTS), help="Write the costs that were used.")
 @click.option("--prove", is_flag=True, help="Exit 1 unless the race check finds nothing.")
 @click.option("--queries", default=3, show_default=True, help="Queries in flight to check.")
-@click.option("--trace", type=OutPath(in_folder=True), help="Write a trace for Perfetto.")
-@click.option("--svg", type=OutPath(in_folder=True), help="Write a Gantt chart.")
+@click.option("--trace", type=OutPath(TIMELINE), help="Write a trace for Perfetto.")
+@click.option("--svg", type=OutPath(DRAWING), help="Write a Gantt chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def schedule(
     model: str,
@@ -109,12 +109,12 @@ def summary(model: str, result: Scheduled) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a text file.
+    """Write a text file, whole or not at all.
 
     Raises:
         GraceError: it cannot be written.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        artifact.write_file(path, text.encode())
     except OSError as error:
         raise GraceError(f"{path}: cannot be written: {error.strerror}") from error

@@ -10,12 +10,13 @@ import torch
 
 import grace_torchrec as grace
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import OutPath, progress_to_stderr
+from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.places import PICTURE, InPath, OutPath
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.arrivals import PATTERNS
 from grace_torchrec.traces.readers import read
 from grace_torchrec.traces.synthetic import generate
-from grace_torchrec.views.latency_figure import write_latency_figure
+from grace_torchrec.views.latency_figure import check_figure, write_latency_figure
 from grace_torchrec.views.serve_bench_text import serve_bench_lines
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
 @click.argument("what", metavar="[SERVED|MODEL]", required=False)
 @click.option("--model", "code", help="MODEL that a SERVED folder was converted from.")
 @click.option(
-    "--trace", type=click.Path(path_type=Path),
+    "--trace", type=InPath(),
     help="Without SERVED or MODEL: bags of a DLRM over histories; default: generated ones.",
 )  # fmt: skip
 @click.option("--clients", default="1,8,15,22,30", show_default=True, help="Closed loop: clients.")
@@ -66,7 +67,7 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
     help="Add ours_recorded, a TraceRecorder looks on; without --entrants beside stock and ours.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--figure", type=OutPath(in_folder=True), help="Picture of latency by clients.")
+@click.option("--figure", type=OutPath(PICTURE), help="Picture of latency by clients.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def serve_bench(
     what: str | None,
@@ -105,6 +106,8 @@ def serve_bench(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
         workers, tolerance=tolerance, seed=seed,
     )  # fmt: skip
+    if figure is not None:
+        check_figure(figure)
     chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")

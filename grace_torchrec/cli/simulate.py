@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.cli.places import InPath
 from grace_torchrec.schedule.arrivals import PATTERNS, arrivals
 from grace_torchrec.schedule.fusing import Workload, fused
 from grace_torchrec.schedule.op_stats import CostFile
@@ -28,7 +29,7 @@ NOT_EVIDENCE = (
 @click.option("--rate", type=float, help=f"Open loop: queries a second.  [default: {RATE:g}]")
 @click.option("--queries", default=14, show_default=True, help="Queries of each client.")
 @click.option("--calibration", default="a30", show_default=True, help="Numbers of the machine.")
-@click.option("--stats", type=click.Path(path_type=Path), help="Cost file (default: estimated).")
+@click.option("--stats", type=InPath(), help="Cost file (default: estimated).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def simulate_command(
     model: str,

@@ -124,9 +124,7 @@ def _writable(out_dir: Path) -> Path:
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise GraceError(
-            f"{out_dir}: cannot be written: {error.strerror}; give --out DIR"
-        ) from error
+        raise GraceError(f"{out_dir}: cannot be written: {error.strerror}; give -o DIR") from error
     return out_dir
 
 

@@ -148,7 +148,7 @@ def with_room(queue: Any, more: int) -> Any:
 
 
 @jit
-def open_next(queue: Any) -> tuple[Floats, Int64s]:
+def open_next(queue: Any) -> Any:
     """Take the entries of the next bucket out of a queue whose heap is empty.
 
     Those of them that still count are to be added again, with the keys they have by now: all that

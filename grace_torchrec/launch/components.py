@@ -12,7 +12,7 @@ of every function here, so this module holds components and nothing else.
 
 from typing import TYPE_CHECKING, Dict, List, Optional
 
-from grace_torchrec.launch import jobs, provenance
+from grace_torchrec.launch import jobs, local_files, provenance
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
@@ -47,7 +47,8 @@ def profile(
         mounts: mounts of the container, as for dist.ddp
     """
     command = ["profile", trace, "--out", out, "--table", table, *args]
-    return jobs.sub_command(command, {}, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
+    place = jobs.Place(image, cpu, gpu, memMB, h, env, mounts)
+    return local_files.check(jobs.sub_command(command, {}, place), {"trace": trace})
 
 
 def plan(
@@ -55,7 +56,7 @@ def plan(
     model: str,
     profile: str,
     memory: str,
-    out: str = "plan",
+    out: str = "",
     image: str = ".",
     cpu: int = 4,
     gpu: int = 0,
@@ -71,7 +72,7 @@ def plan(
         model: package.module:function, which returns model and example batches
         profile: profile folder of its bags
         memory: machine that will serve, a name or a file of grace-torchrec calibrate
-        out: plan folder to write
+        out: plan folder to write; default: plan, where nothing stands yet
         image: image (or folder) that holds grace-torchrec and the caller's code
         cpu: processors
         gpu: GPUs
@@ -80,9 +81,12 @@ def plan(
         env: environment variables (KEY=VALUE,...)
         mounts: mounts of the container, as for dist.ddp
     """
-    command = ["plan", model, "--profile", profile, "--memory", memory, "--out", out, *args]
+    named = ("--out", out) if out else ()
+    command = ["plan", model, "--profile", profile, "--memory", memory, *named, *args]
     given = provenance.of_profile(profile)
-    return jobs.sub_command(command, given, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
+    place = jobs.Place(image, cpu, gpu, memMB, h, env, mounts)
+    reads = {"memory": memory, "profile": profile}
+    return local_files.check(jobs.sub_command(command, given, place), reads)
 
 
 def convert(
@@ -115,7 +119,8 @@ def convert(
     """
     given = provenance.of_plan(plan)
     command = ["convert", model, plan, "--out", out, *args]
-    return jobs.sub_command(command, given, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
+    place = jobs.Place(image, cpu, gpu, memMB, h, env, mounts)
+    return local_files.check(jobs.sub_command(command, given, place), {"plan": plan})
 
 
 def serve_bench(
@@ -146,7 +151,8 @@ def serve_bench(
     """
     given = provenance.of_served(served)
     command = ["serve-bench", served, *(("--model", model) if model else ()), *args]
-    return jobs.sub_command(command, given, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
+    place = jobs.Place(image, cpu, gpu, memMB, h, env, mounts)
+    return local_files.check(jobs.sub_command(command, given, place), {"served": served})
 
 
 def train(
@@ -175,4 +181,5 @@ def train(
         env: environment variables (KEY=VALUE,...)
         mounts: mounts of the container, as for dist.ddp
     """
-    return jobs.training(script, args, j, jobs.Place(image, cpu, gpu, memMB, h, env, mounts))
+    place = jobs.Place(image, cpu, gpu, memMB, h, env, mounts)
+    return local_files.check(jobs.training(script, args, j, place), {"script": script})

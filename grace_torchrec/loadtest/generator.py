@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.interrupts import end_silently
 from grace_torchrec.schedule.arrivals import arrivals
 
 ASK = struct.Struct("<ii")  # slot, request
@@ -113,6 +114,7 @@ def generate(material: Material, sockets: Sequence[socket.socket], orders: Conne
         sockets: One for each server.
         orders: Loads come in here, what was measured goes out.
     """
+    end_silently()
     memory = SharedMemory(material.memory)
     try:
         while True:

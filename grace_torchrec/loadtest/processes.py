@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from grace_torchrec.interrupts import end_silently, starting_processes
 from grace_torchrec.loadtest.encoding import encode
 from grace_torchrec.loadtest.entrants import Entrant, Models, engine_of
 from grace_torchrec.loadtest.generator import Load, Material, Measured, generate
@@ -62,8 +63,9 @@ class Rig:
                     target=serve_stock, args=(*arguments, torch.get_num_threads()), daemon=True
                 )
             )
-        for process in self.processes:
-            process.start()
+        with starting_processes():
+            for process in self.processes:
+                process.start()
         theirs.close()
         for ours in (pairs[0][0], *pairs[1]):
             ours.close()
@@ -113,6 +115,7 @@ def serve_stock(
     threads: int,
 ) -> None:
     """Serve the stock model until the generator hangs up; runs as a process."""
+    end_silently()
     torch.set_num_threads(threads)
     subject = Subject("stock", stock, stock, (example,), ())
     with engine_of(entrant, Models(subject, 1), None) as engine:

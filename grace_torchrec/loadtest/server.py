@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -44,8 +45,9 @@ class Server:
 
     def serve(self) -> None:
         """Answer until the other end hangs up."""
-        while note := self.socket.recv(ASK.size):
-            self._take(*ASK.unpack(note))
+        with suppress(ConnectionError):  # it ended amid its work, by Ctrl-C
+            while note := self.socket.recv(ASK.size):
+                self._take(*ASK.unpack(note))
 
     def close(self) -> None:
         """Let go of the shared memory, once the engine is closed."""
@@ -81,5 +83,5 @@ class Server:
 
     def _send(self, slot: int, status: int, service_ns: int, floats: int) -> None:
         """Send a note."""
-        with self.sends:
+        with self.sends, suppress(ConnectionError):  # nobody waits for it any more
             self.socket.send(ANSWERED.pack(slot, status, service_ns, floats))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.schedule.op_graph import OpGraph
 
@@ -151,7 +152,11 @@ class CostFile:
     note: str = ""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; one line an operator, so that differences can be read."""
+        """Write the file; one line an operator, so that differences can be read.
+
+        Raises:
+            GraceError: it cannot be written.
+        """
         ops = [
             json.dumps(vars(op) | asdict(stat))
             for op, stat in zip(self.graph.ops, self.stats.stats, strict=True)
@@ -168,7 +173,10 @@ class CostFile:
             head["timed"] = asdict(self.stats.timed)
         lines = ",\n  ".join(ops)
         text = json.dumps(head, indent=1)[:-2] + f',\n "ops": [\n  {lines}\n ]\n}}\n'
-        Path(path).write_text(text, encoding="utf-8")
+        try:
+            artifact.write_file(path, text.encode())
+        except OSError as error:
+            raise GraceError(f"{path}: cannot be written: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "CostFile":

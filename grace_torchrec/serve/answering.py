@@ -23,6 +23,7 @@ from grace_torchrec.serve.request_form import blank_row
 from grace_torchrec.serve.request_queue import DeadlineExceeded, Request, RequestQueue, Taken
 from grace_torchrec.serve.shadow import Shadow, copied
 from grace_torchrec.serve.worker_streams import WorkerStream
+from grace_torchrec.traces.live_hooks import shown_here
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ class Answering:
             except Exception:  # a recorder's fault is none of the requests'
                 logger.debug("engine: the recorder raised", exc_info=True)
                 duties.metrics.count(observer_errors=1)
-        other = _other(answered.live, answered.with_stock)
+        other = _other(answered.live, answered.with_stock, duties.observe)
         for request, answer in drawn:
             assert duties.shadow is not None
             duties.shadow.offer(request.batch, answer, other)
@@ -236,11 +237,14 @@ def _prepared(batches: list[tuple[Any, ...]], live: LiveModel, with_stock: bool)
     return batch if with_stock else live.prepare(batch)
 
 
-def _other(live: LiveModel, with_stock: bool) -> Callable[[tuple[Any, ...]], Any]:
-    """Return what answers by the model that did not."""
+def _other(
+    live: LiveModel, with_stock: bool, observe: Callable[[Any], None] | None
+) -> Callable[[tuple[Any, ...]], Any]:
+    """Return what answers by the model that did not; on a thread of the shadow."""
 
     def compute(batch: tuple[Any, ...]) -> Any:
         """Answer one request."""
+        shown_here(observe)
         prepared = live.prepare(batch) if with_stock else batch
         return live.compute(prepared, with_stock=not with_stock)
 

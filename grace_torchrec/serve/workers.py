@@ -14,6 +14,7 @@ from queue import SimpleQueue
 
 from grace_torchrec.serve.answering import Answering, Duties, fail
 from grace_torchrec.serve.worker_streams import WorkerStream
+from grace_torchrec.traces.live_hooks import shown_here
 
 MOST_TRIES = 3  # of a request whose workers end
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Workers:
     def _life(self, place: int) -> None:
         """Serve; if anything ends that, give the requests back and start a successor."""
         worker = Answering(self.duties, self.streams)
+        shown_here(self.duties.observe)
         try:
             while worker.serve_next():
                 pass

@@ -3,6 +3,7 @@
 Flow: recorder -> *LiveHook* on each module that takes bags -> ``observe``.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,20 @@ import torch
 
 from grace_torchrec.traces.live_batches import bags_of_call
 
-Observe = Callable[[Any, tuple[str, ...]], None]
+Observe = Callable[..., None]
+_here = threading.local()  # ``shown``: what this thread tells itself, hooks need not
+
+
+def shown_here(observe: Observe | None) -> None:
+    """Let hooks of a recorder tell nothing on this thread from now on.
+
+    For threads whose owner shows the recorder every batch: a batch would count twice, or, where
+    it is tried again or computed for a comparison, more often.
+
+    Args:
+        observe: Of the recorder; None: hooks of all recorders tell what they hear.
+    """
+    _here.shown = observe
 
 
 class LiveHook:
@@ -27,6 +41,8 @@ class LiveHook:
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell what a module is called with."""
         if torch.compiler.is_compiling() or self.observe is None:
+            return
+        if self.observe == getattr(_here, "shown", None):
             return
         for bags in bags_of_call(args, kwargs):
             self.observe(bags, self.names)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.interrupts import end_silently, starting_processes
 from grace_torchrec.traces.array_files import join_on_disk, load_arrays, save_arrays
 from grace_torchrec.traces.merge import cap_bags, concatenate, sample_bags
 from grace_torchrec.traces.readers import BadLines, ItemNames, stream
@@ -198,11 +199,13 @@ def _pieces(files: list[str], reading: _Reading, processes: int, spool: str) -> 
         for file in files:
             yield from _capped(file, reading)
         return
-    with ProcessPoolExecutor(min(processes, len(files)), get_context("spawn")) as pool:
-        jobs = [
-            pool.submit(_spool, file, reading, f"{spool}/{number}")
-            for number, file in enumerate(files)
-        ]
+    count, spawn = min(processes, len(files)), get_context("spawn")
+    with ProcessPoolExecutor(count, spawn, end_silently) as pool:
+        with starting_processes():
+            jobs = [
+                pool.submit(_spool, file, reading, f"{spool}/{number}")
+                for number, file in enumerate(files)
+            ]
         try:
             for job in jobs:
                 yield from job.result()

@@ -5,9 +5,26 @@ Flow: JSON object of the load test -> *write_latency_figure* -> file (matplotlib
 
 import os
 from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec import artifact
+from grace_torchrec.errors import GraceError, NotSupported
+
+
+def check_figure(path: str | os.PathLike[str]) -> None:
+    """Refuse a figure that could not be drawn, before anything is measured for it.
+
+    Raises:
+        NotSupported: matplotlib is not installed, or knows no picture of that name.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError as error:
+        raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
+    if _type(path) not in FigureCanvasBase.get_supported_filetypes():
+        raise NotSupported(f"{path}: no kind of picture; name it .png, .svg or .pdf")
 
 
 def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -18,12 +35,12 @@ def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str])
         path: File to write, .png, .svg or .pdf.
 
     Raises:
-        NotSupported: matplotlib is not installed.
+        NotSupported: matplotlib is not installed, or knows no picture of that name.
+        GraceError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
+    check_figure(path)
+    from matplotlib.figure import Figure
+
     labels = list(found["clients"])
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, quantile in zip(figure.subplots(1, 2), ("p50", "p99"), strict=True):
@@ -37,4 +54,14 @@ def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str])
         axes.set_ylim(bottom=0)
     axes.legend()
     figure.suptitle(f"{found['subject']}: median of {found['rounds']} rounds, 20 to 80 % shaded")
-    figure.savefig(path)
+    drawn = BytesIO()
+    figure.savefig(drawn, format=_type(path))
+    try:
+        artifact.write_file(path, drawn.getvalue())
+    except OSError as error:
+        raise GraceError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _type(path: str | os.PathLike[str]) -> str:
+    """Return the type of a picture, as its name says."""
+    return Path(path).suffix.removeprefix(".").lower()

@@ -38,6 +38,7 @@ def save_memory(
         aside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         aside.replace(target)
     except OSError as error:
+        aside.unlink(missing_ok=True)
         raise MemoryModelError(f"{path}: cannot be written ({error.strerror})") from error
 
 

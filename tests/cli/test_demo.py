@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from grace_torchrec import artifact
 from grace_torchrec.cli.demo import demo
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.traces.profile import Profile
@@ -71,6 +72,8 @@ def test_it_ends_with_a_report_that_moves_rows(small, tmp_path):
     assert 'id="size"' in page  # HBM sizes: the bags of the saved profile were placed anew
     document = json.loads(run("--trace", small, "--out", out, "--json").stdout)
     assert document["report"] == str(out / "report.html")
+    assert json.loads((out / "demo.json").read_text(encoding="utf-8")) == document
+    assert {path.name for path in out.iterdir()} == {"demo.json", *artifact.BESIDE["demo"]}
     assert (
         Profile.load(document["profile"]).fingerprint()
         == Plan.load(document["plan"]).profile_fingerprint

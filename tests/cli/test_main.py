@@ -1,7 +1,9 @@
 """The command line keeps its promises: exit codes, one-line errors, no torch for ``--help``."""
 
+import errno
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,8 @@ def probe(how):
         raise PlanMismatch("table t_item:\\n  100 rows,\\n  the plan has 90; plan again")
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "folder":
+        open("/nowhere/file")
     if how == "no":
         click.get_current_context().exit(1)
     click.echo("done")
@@ -135,3 +139,53 @@ def test_what_a_terminal_cannot_show_is_shown_some_other_way(monkeypatch, encodi
     sys.stdout.write("Br\u00f6tchen \u540d " + b"\xe5\x90\x8d".decode("ascii", "surrogateescape"))
     sys.stdout.flush()
     assert sys.stdout.buffer.getvalue().splitlines()[-1] == table + b" " + path
+
+
+class Torn(io.TextIOWrapper):
+    """An output whose reader has gone, or whose disk is full."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(io.BytesIO(), "utf-8")
+        self.error = error
+
+    def write(self, text: str) -> int:
+        """Take nothing."""
+        raise OSError(self.error, os.strerror(self.error))
+
+
+@pytest.mark.parametrize(
+    "args", [["probe", "well"], ["--version"], ["--help"], ["probe", "--help"]]
+)
+@pytest.mark.parametrize(("error", "code"), [(errno.EPIPE, 141), (errno.ENOSPC, 2)])
+def test_an_output_that_nobody_takes_has_its_exit_code(
+    capsys, monkeypatch, probe, args, error, code
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Torn(error))
+    found, _, err = run(capsys, *args)
+    assert found == code
+    assert err == (
+        "" if code == 141 else "error: standard output or a file: No space left on device\n"
+    )
+
+
+def test_tables_of_rich_end_like_everything_else_where_nobody_reads(monkeypatch) -> None:
+    from grace_torchrec.cli.options import show
+
+    monkeypatch.setattr(sys, "stdout", Torn(errno.EPIPE))
+    with pytest.raises(BrokenPipeError):
+        show("a table")
+
+
+def test_what_waits_for_an_output_that_is_full_is_no_success() -> None:
+    """Python itself would end with 120 and two lines of its own."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "grace_torchrec", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_files_that_cannot_be_used_are_one_line(capsys, probe) -> None:
+    code, out, err = run(capsys, probe, "folder")
+    assert (code, out, err) == (2, "", "error: /nowhere/file: No such file or directory\n")

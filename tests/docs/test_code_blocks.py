@@ -126,3 +126,23 @@ def test_the_language_of_indented_blocks_is_guessed(text, kind, blocks, folder):
     page = folder / "page.md"
     page.write_text(f"words\n\n    {text}\n", encoding="utf-8")
     assert [block.kind for block in blocks(page)] == [kind]
+
+
+def test_the_swap_of_the_readme_runs_where_nothing_gains_too(blocks, run, folder):
+    """A reader's bags of one id each: the verdict is "leave stock", and the model stays as it was."""
+    import torch
+    from my_model import make
+    from torchrec import KeyedJaggedTensor
+
+    (swap,) = (
+        block for block in blocks(ROOT / "README.md")
+        if block.kind == "python" and "accelerate_" in block.text
+    )  # fmt: skip
+    model, _ = make()
+    ids = torch.arange(2 * 64) % 300
+    one_id_each = KeyedJaggedTensor(["item", "candidate"], ids, lengths=torch.ones_like(ids))
+    names = {"model": model, "batches": [(torch.rand(64, 13), one_id_each)], "__name__": "page"}
+    kept = dict(model.named_modules())
+    assert run([swap], names) == 1
+    assert names["swapped"].modules == {}
+    assert dict(model.named_modules()) == kept

@@ -86,6 +86,17 @@ def test_a_dlrm_is_trained_checkpointed_planned_and_served(tmp_path):
     assert {"loss/total", "metric/auroc"} <= set(events.Tags()["scalars"])
 
 
+def test_an_example_keeps_what_it_was_not_told_to_replace(tmp_path):
+    (tmp_path / "trained").mkdir()
+    command = [sys.executable, ROOT / "examples" / "train_then_serve.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    assert done.returncode != 0
+    assert done.stderr.endswith(
+        "error: trained is there already: give -o trained to write there again\n"
+    )
+    assert list((tmp_path / "trained").iterdir()) == []
+
+
 @pytest.mark.soak
 def test_a_dlrm_trained_in_full_learns_and_is_served(tmp_path):
     assert check_training(run("train_then_serve.py", tmp_path), int8_worse=1e-4) > 0.6

@@ -60,7 +60,7 @@ def test_a_job_runs_the_sub_command_with_the_options_after_the_dashes(folder):
     args = "--model m:f --profile p --memory h200 --gpu 1 --env A=1 -- --budget 0.5 --json"
     (role,) = materialize_appdef(components.plan, shlex.split(args)).roles
     assert role.entrypoint == "python"
-    wanted = "-m grace_torchrec plan m:f --profile p --memory h200 --out plan --budget 0.5 --json"
+    wanted = "-m grace_torchrec plan m:f --profile p --memory h200 --budget 0.5 --json"
     assert role.args == shlex.split(wanted)
     assert role.env == {"A": "1"}
     assert role.resource.gpu == 1
@@ -120,7 +120,8 @@ def test_a_profile_and_a_plan_are_made_by_jobs_that_torchx_finds_by_name(folder)
 
 
 def test_a_job_that_fails_is_told_as_failed(folder):
-    app = components.profile(trace="nowhere.npz", out="profile")
+    (folder / "trace.npz").write_text("no trace")
+    app = components.profile(trace="trace.npz", out="profile")
     assert submit.run(app, "local_cwd") == "FAILED"
     assert not (folder / "profile").exists()
 

@@ -67,6 +67,7 @@ def test_saving_again_replaces_the_folder_and_nothing_else(model_of, served_of, 
     served.save(tmp_path / "served")
     assert [path.name for path in tmp_path.iterdir()] == ["served"]
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(GraceError, match="is not a served folder"):
         served.save(tmp_path / "mine")
 

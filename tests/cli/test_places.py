@@ -1,0 +1,188 @@
+"""One rule for what every command writes, held for each option of each command that names a place."""
+
+import os
+
+import click
+import pytest
+
+from grace_torchrec.cli import places
+from grace_torchrec.cli.main import SUB_COMMANDS, cli
+from grace_torchrec.cli.places import InPath, OutPath
+
+NEEDS = {  # what a command cannot be called without, beside the place that is tried
+    "profile": ["no-trace", "-o", "fresh"],
+    "plan": ["m:f", "--profile", "none", "--memory", "a100"],
+    "convert": ["m:f", "no-plan", "-o", "fresh"],
+    "report": ["no-plan"],
+    "schedule": ["m:f"],
+}
+OURS = {  # of each kind, one that was written before: name in it or None, content
+    "profile folder": ("profile.json", "{}"),
+    "plan folder": ("plan.json", "{}"),
+    "served folder": ("served.json", "{}"),
+    "demo folder": ("demo.json", "{}"),
+    "TensorBoard folder": ("events.out.tfevents.1", ""),
+    "report": (None, "<!doctype html>\n<html>"),
+    "memory model": (None, '{\n  "schema": 1,'),
+    "cost file": (None, '{\n "format": 1,'),
+    "trace for Perfetto": (None, '{"traceEvents": []}'),
+    "SVG drawing": (None, "<svg>"),
+    "picture": (None, "<?xml"),
+    "file of names": (None, "milk\nbread\n"),
+}
+
+
+def commands() -> dict[str, click.Command]:
+    context = cli.make_context("grace-torchrec", ["doctor"])
+    return {name: cli.get_command(context, name) for name in SUB_COMMANDS}
+
+
+COMMANDS = commands()
+WRITES = [
+    pytest.param(name, param, id=f"{name} {param.opts[0]}")
+    for name, command in COMMANDS.items()
+    for param in command.params
+    if isinstance(param.type, OutPath)
+]
+REPLACES = [case for case in WRITES if case.values[1].type.kind.replaces]
+KEEPS = [case for case in WRITES if case not in REPLACES]
+NOT_NAMED = [case for case in WRITES if isinstance(case.values[1].default, os.PathLike)]
+
+
+def called(name: str, param: click.Parameter | None, place: object, *more: str) -> click.Context:
+    """Read the arguments of a call, and do nothing."""
+    needs = NEEDS.get(name, [])
+    if param is not None and param.opts[0] in needs:
+        needs = needs[:-2]
+    given = [] if param is None else [param.opts[-1], str(place)]
+    return COMMANDS[name].make_context(name, [*needs, *given, *more])
+
+
+def refused(name: str, param: click.Parameter | None, place: object, *more: str) -> str:
+    """Say why a call is refused."""
+    with pytest.raises(click.UsageError) as error:
+        called(name, param, place, *more)
+    assert error.value.exit_code == 2
+    return error.value.format_message()
+
+
+def write_ours(kind: places.Kind, place) -> None:
+    inside, content = OURS[kind.name]
+    if inside is not None:
+        place.mkdir()
+        place = place / inside
+    place.write_text(content)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty working folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_every_path_of_every_command_follows_the_rule():
+    found = {
+        (name, param.name)
+        for name, command in COMMANDS.items()
+        for param in command.params
+        if isinstance(param.type, click.Path) and not isinstance(param.type, InPath | OutPath)
+    }
+    assert found == set()
+    assert {case.values[1].type.kind.name for case in WRITES} == OURS.keys()
+
+
+def test_the_result_of_a_command_is_named_alike_everywhere():
+    names = {
+        tuple(p.opts) for command in COMMANDS.values() for p in command.params if p.name == "out"
+    }
+    assert names == {("-o", "--out")}
+    for case in WRITES:  # other places are files beside the result, named by what they hold
+        name, param = case.values
+        assert param.name == "out" or not param.required, name
+
+
+@pytest.mark.parametrize(("name", "param"), WRITES)
+def test_a_result_of_the_same_kind_that_was_named_is_replaced(here, name, param):
+    assert called(name, param, "new").params[param.name].name == "new"
+    write_ours(param.type.kind, here / "old")
+    assert called(name, param, "old").params[param.name].name == "old"
+
+
+@pytest.mark.parametrize(("name", "param"), REPLACES)
+def test_what_is_of_another_kind_is_never_replaced(here, name, param):
+    kind = param.type.kind
+    (here / "thesis").write_text("mine")
+    (here / "folder").mkdir()
+    (here / "folder" / "thesis").write_text("mine")
+    write_ours(kind, here / "old")
+    (here / "link").symlink_to("old")
+    os.mkfifo(here / "pipe")
+    for place in ("thesis", "folder", "pipe", os.devnull):
+        assert f"exists and is not a {kind.name}" in refused(name, param, place)
+    assert f"is a link: name the {kind.name} itself" in refused(name, param, "link")
+
+
+@pytest.mark.parametrize(
+    ("name", "param"), [case for case in REPLACES if not case.values[1].type.kind.is_file]
+)
+def test_a_file_that_somebody_put_into_a_folder_of_ours_stays(here, name, param):
+    write_ours(param.type.kind, here / "old")
+    (here / "old" / "thesis").write_text("mine")
+    assert "holds 'thesis', which is not of a" in refused(name, param, "old")
+
+
+@pytest.mark.parametrize(("name", "param"), KEEPS)
+def test_what_is_added_to_or_read_is_a_folder_or_a_file(here, name, param):
+    if param.type.kind.is_file:
+        (here / "place").mkdir()
+    else:
+        (here / "place").write_text("mine")
+    assert "exists and is not a" in refused(name, param, "place")
+
+
+@pytest.mark.parametrize(("name", "param"), NOT_NAMED)
+def test_what_was_not_named_is_never_replaced(here, name, param):
+    assert called(name, None, None).params["out"] == param.default
+    write_ours(param.type.kind, here / param.default)
+    assert f"give -o {param.default} to replace" in refused(name, None, None)
+    assert called(name, param, param.default).params["out"] == param.default
+
+
+@pytest.mark.parametrize(("name", "param"), WRITES)
+def test_a_place_that_cannot_be_is_seen_before_the_work(here, name, param):
+    (here / "file").write_text("mine")
+    assert "is no folder" in refused(name, param, here / "file" / "out")
+    (here / "link").symlink_to("nowhere")
+    assert "is no folder" in refused(name, param, here / "link" / "out")
+    if param.type.kind.is_file:
+        assert "is no folder" in refused(name, param, here / "a" / "b")
+    else:  # folders are made
+        called(name, param, here / "a" / "b")
+    if os.getuid():  # everything is writable for root
+        (here / "shut").mkdir(mode=0o500)
+        assert "is not writable" in refused(name, param, here / "shut" / "out")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "profile bags -o bags",
+        "profile bags -o P --remap bags",
+        "profile bags -o P --remap ./P",
+        "report plan -o plan",
+        "report plan -o B --tensorboard B",
+        "plan m:f --profile P --memory a40 -o P",
+        "convert m:f plan -o plan",
+        "schedule dlrm --svg a --trace a",
+        "schedule dlrm --stats costs --save-stats costs",
+        "schedule dlrm --save-stats costs --stats {}/costs",
+        "serve-bench --trace bags --figure bags",
+        "demo --trace bags -o bags",
+    ],
+)
+def test_no_place_is_both_read_and_written(here, call):
+    name, *arguments = call.format(here).split()
+    with pytest.raises(click.UsageError, match=r"is also .*: give another place"):
+        COMMANDS[name].make_context(name, arguments)
