@@ -69,12 +69,15 @@ def rewrite_one(batch: Any, modules: Modules) -> Any:
 
     Raises:
         GraceError: the batch holds no bags, or more than one; or they are malformed.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     parts = list(batch) if isinstance(batch, list | tuple) else [batch]
     places = [k for k, part in enumerate(parts) if _is_bags(part)]
     if len(places) != 1:
-        raise GraceError(f"batch holds {len(places)} KeyedJaggedTensors, one expected")
+        raise GraceError(
+            f"rewrite: batch holds {len(places)} KeyedJaggedTensors, one expected; give the "
+            "KeyedJaggedTensor alone, or a tuple or list with one"
+        )
     given = parts[places[0]]
     bags = given.bags if isinstance(given, RewrittenBatch) else given
     rows = {path: rows_of(bags, module) for path, module in modules.items()}
@@ -90,7 +93,7 @@ def rows_of(bags: KeyedJaggedTensor, module: GraceEmbeddingBagCollection) -> Rew
     Raises:
         GraceError: the batch is malformed.
         NotSupported: the batch is VBE, or carries weights that would be ignored under ``strict``.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     ids, offsets, weights, stride, positions = bags_of(
         bags, module.input_names, module.is_weighted(), module.strict

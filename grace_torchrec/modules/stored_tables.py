@@ -30,6 +30,11 @@ from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
 
+RESTORE_FIRST = (
+    "its rows stay as they are: call restore_ before you move or convert the model (rows in fewer "
+    "bits: convert(model, plan, row_dtype=...))"
+)
+
 
 class StoredTables(EmbeddingBagCollectionInterface):
     """The tables of a swapped collection; who looks them up is a subclass.
@@ -210,7 +215,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
             return super()._apply(fn, recurse)
         for table, config in enumerate(self._configs):
             weight = self.weight(table)
-            refuse_unreadable(repr(config.name), fn(weight.new_empty(0)))
+            refuse_unreadable(repr(config.name), fn(weight.new_empty(0)), todo=RESTORE_FIRST)
 
         def keeping_codes(tensor: Tensor) -> Tensor:
             """Apply ``fn``; codes and sets come from the plan, so they keep what they hold."""

@@ -15,7 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-from grace_torchrec.modules.refusals import all_places, refused_modules
+from grace_torchrec.modules.refusals import all_places, no_collection, refused_modules
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import stock_collections, table_specs
@@ -51,10 +51,7 @@ def accelerate_(
     found = dict(stock_collections(model))
     refused = refused_modules(model)
     if not found:
-        why = "; ".join(f"{path}: {reason}" for path, reason in refused.items())
-        raise NotSupported(
-            f"model holds no stock EmbeddingBagCollection to swap{': ' + why if why else ''}"
-        )
+        raise no_collection("accelerate_", model)
     if "" in found:
         raise NotSupported(
             "model is itself an EmbeddingBagCollection: wrap it, e.g. nn.Sequential(model)"
