@@ -126,6 +126,8 @@ def plan(
         if constraints or local_world_size is not None:
             raise GraceError("plan: constraints and local_world_size need world_size")
         return make_plan(specs, profile, memory, options, in_order=in_order, progress=progress)
+    if constraints is not None:
+        expect("plan", "constraints", constraints, Mapping)
     ranks = Ranks(world_size, local_world_size, batch_size, constraints or {})
     return make_sharded_plan(
         specs, profile, memory, options, ranks, in_order=in_order, progress=progress

@@ -1,13 +1,17 @@
 """The command ``grace-torchrec``: names of sub-commands, exit codes, errors on one line.
 
 Each sub-command lives in a file of its own and is imported when it is called, so ``--help`` loads
-no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 130 interrupted.
+no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call or wrong input, 70 a fault of this
+program, 130 interrupted.  No error shows a traceback, unless ``--traceback`` asks for it.
 """
 
 import codecs
+import errno
 import io
 import logging
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +23,7 @@ import grace_torchrec
 from grace_torchrec.errors import GraceError
 
 PROGRAM = "grace-torchrec"
+WRONG_INPUT, FAULT = 2, 70
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,13 @@ SUB_COMMANDS = {
 }
 
 
+@dataclass
+class Shown:
+    """What a call shows of its errors."""
+
+    traceback: bool = False
+
+
 class LazyGroup(click.Group):
     """A click group that imports a sub-command when it is called."""
 
@@ -97,12 +109,16 @@ class LazyGroup(click.Group):
     cls=LazyGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(grace_torchrec.__version__, prog_name=PROGRAM)
-def cli() -> None:
+@click.option("--traceback", "shows_traceback", is_flag=True, help="Show where an error came from.")
+@click.pass_obj
+def cli(shown: "Shown | None", shows_traceback: bool) -> None:
     """Store the partial sums that a TorchRec model's embedding lookups ask for again and again.
 
     Results go to standard output. What takes long says on standard error what it does: at once on a
     terminal, in a line every 30 seconds elsewhere.
     """
+    if shown is not None:
+        shown.traceback = shows_traceback
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -129,28 +145,51 @@ def _run(args: Sequence[str] | None) -> int:
     """Run the command line and return its exit code."""
     # TorchRec asks torch.fx a question that torch.fx answers with a warning to its authors.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    shown = Shown()
     try:
-        result = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
-    except GraceError as error:
-        return _fail(str(error))
-    except ImportError as error:
-        return _fail(
-            f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
-        )
-    except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else PROGRAM
-        return _fail(f"{error.format_message()} Try '{where} --help'.")
-    except click.ClickException as error:
-        return _fail(error.format_message())
+        result = cli.main(args, prog_name=PROGRAM, standalone_mode=False, obj=shown)
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        return _fail(f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except Exception as error:
+        if shown.traceback:
+            traceback.print_exception(error)
+        return _failed(error)
     return result if isinstance(result, int) else 0
 
 
-def _fail(message: str) -> int:
-    """Print one line on standard error; return the exit code of a wrong call."""
+def _failed(error: Exception) -> int:
+    """Tell an error of a command; return its exit code."""
+    from grace_torchrec.cli.words import in_own_words, unforeseen
+
+    if isinstance(error, GraceError):
+        return _fail(in_own_words(str(error)))
+    if isinstance(error, ImportError):
+        return _fail(
+            f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOENT and not _is_folder("."):
+        return _fail("the current folder is gone; change to one that is there")
+    message, is_users = unforeseen(error, f"{PROGRAM} --traceback COMMAND ...")
+    return _fail(message, WRONG_INPUT if is_users else FAULT)
+
+
+def _is_folder(path: str) -> bool:
+    """Tell whether a folder is there, also where the process stands in one that was removed."""
+    try:
+        return bool(os.getcwd()) and os.path.isdir(path)
+    except OSError:
+        return False
+
+
+def _fail(message: str, code: int = WRONG_INPUT) -> int:
+    """Print one line on standard error; return the exit code, that of a wrong call by default."""
     click.echo(f"error: {' '.join(message.split())}", err=True)
-    return 2
+    return code
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class Subject:
         """
         kinds = {form_of(request).kind for request in requests}
         if not requests:
-            raise GraceError("load test: no requests; give a trace or batches that are not empty")
+            raise GraceError(
+                "load test: no requests; give batches that are not empty, or fewer rows a request"
+            )
         if any(_holds_alone(kind) for kind in kinds):
             raise NotSupported("load test: requests hold what cannot be joined row by row")
         if len(kinds) > 1:

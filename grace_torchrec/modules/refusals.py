@@ -54,10 +54,11 @@ def no_collection(verb: str, model: nn.Module) -> NotSupported:
         model: It.
     """
     why = "; ".join(f"{path or 'the model'}: {why}" for path, why in refused_modules(model).items())
-    return NotSupported(
-        f"{verb}: model holds no stock EmbeddingBagCollection"
-        + (f": {why}" if why else "; give its pooled tables to torchrec.EmbeddingBagCollection")
-    )
+    todo = "give its pooled tables to torchrec.EmbeddingBagCollection"
+    if "already swapped" in why:
+        todo = "call restore_ first"
+    told = f": {why}" if why else ""
+    return NotSupported(f"{verb}: model holds no stock EmbeddingBagCollection{told}; {todo}")
 
 
 def why_refused(module: nn.Module) -> str | None:

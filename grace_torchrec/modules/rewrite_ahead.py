@@ -50,7 +50,10 @@ def swapped_modules(model: nn.Module) -> Modules:
                     "accelerate_ the model that holds both"
                 )
     if not found:
-        raise GraceError("rewrite: model holds no swapped module; call accelerate_ first")
+        raise GraceError(
+            "rewrite: model holds no swapped module; call accelerate_ first (where it was called: its "
+            "plan leaves every table stock, swapped.refused says why)"
+        )
     return found
 
 

@@ -19,6 +19,7 @@ from torchrec.modules.embedding_modules import (
 )
 
 from grace_kernels.op_inputs import packed_codes
+from grace_torchrec.arguments import expect
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec, freshness
 from grace_torchrec.modules.fitting import plan_of_each
@@ -60,6 +61,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
         self, collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan], bad_ids: str
     ) -> None:
         super().__init__()
+        expect(type(self).__name__, "collection", collection, EmbeddingBagCollection)
         self._configs = list(collection.embedding_bag_configs())
         self._plans = plan_of_each(collection, plans)
         self._homes = [(plan.spec.name, plan.placement.originals) for plan in self._plans]

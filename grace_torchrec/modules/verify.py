@@ -142,7 +142,7 @@ def _run(
                 model(*given) if isinstance(given, tuple | list) else model(given)
             count += 1
     if not count:
-        raise GraceError("verify: no batches were given")
+        raise GraceError("verify: no batches were given; give one or more")
     return count
 
 

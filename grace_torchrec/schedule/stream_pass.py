@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from grace_torchrec.arguments import expect, expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.schedule.backends import CudaBackend, StreamBackend
 from grace_torchrec.schedule.graph_module import (
@@ -92,6 +93,9 @@ def schedule_(
         PlanMismatch: ``stats`` belong to another model.
         GraceError: a resource is given for an operator that is not there, or ``streams`` < 1.
     """
+    expect_model("schedule_", model)
+    expect("schedule_", "example", example, tuple)
+    expect_number("schedule_", "streams", streams, 1, whole=True)
     machine = Machine(streams, wait_us)
     if is_lowered(model):
         found: Scheduled = vars(model)["meta"]["grace_scheduled"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from grace_torchrec.arguments import expect_model
+from grace_torchrec.arguments import expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.crew import Crew, timed_out
 from grace_torchrec.serve.metrics import EngineMetrics, Now
@@ -83,10 +83,8 @@ class Engine:
             ("max_wait_ms", max_wait_ms, 0),
             ("max_queue", max_queue, 1),
         ):
-            if isinstance(number, bool) or not number >= least:
-                raise GraceError(f"Engine: {name} must be {least} or more, got {number!r}")
-        if not 0 <= shadow <= 1:
-            raise GraceError(f"Engine: shadow is a share of requests from 0 to 1, got {shadow!r}")
+            expect_number("Engine", name, number, least)
+        expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
         is_class = isinstance(recorder, type)
         if recorder is not None and (is_class or not callable(getattr(recorder, "observe", None))):
             told = "a class" if is_class else f"a {type(recorder).__name__} without observe()"

@@ -5,9 +5,26 @@ Flow: JSON object of the load test -> *write_latency_figure* -> file (matplotlib
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import GraceError, NotSupported
+
+
+def check_figure(path: str | os.PathLike[str]) -> None:
+    """Refuse a file that no picture can be written to.
+
+    Raises:
+        NotSupported: matplotlib is not installed.
+        GraceError: its name ends in no type of pictures.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
+    known = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:].lower() not in known:
+        raise GraceError(f"{os.fspath(path)}: no type of pictures; name it .png, .svg or .pdf")
 
 
 def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -19,11 +36,11 @@ def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str])
 
     Raises:
         NotSupported: matplotlib is not installed.
+        GraceError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
+    check_figure(path)
+    from matplotlib.figure import Figure
+
     labels = list(found["clients"])
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, quantile in zip(figure.subplots(1, 2), ("p50", "p99"), strict=True):
@@ -37,4 +54,7 @@ def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str])
         axes.set_ylim(bottom=0)
     axes.legend()
     figure.suptitle(f"{found['subject']}: median of {found['rounds']} rounds, 20 to 80 % shaded")
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise GraceError(f"{os.fspath(path)}: cannot be written: {error.strerror}") from error

@@ -115,7 +115,7 @@ def refuse_backward(context: Any, *gradients: Any) -> Any:
     raise refusal(
         NoBackward,
         "backward through a GraceEmbeddingBagCollection: it is inference only; "
-        "call restore_ and train the stock module",
+        "call restore_ and train the stock module, or look up (and compile) under torch.no_grad()",
     )
 
 
