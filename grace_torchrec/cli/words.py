@@ -63,11 +63,11 @@ def unforeseen(error: Exception, retry: str) -> tuple[str, bool]:
     where = f"{Path(frames[place].filename).name}:{frames[place].lineno}"
     what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     whose = (
-        f"raised by code of the model, at {where}; mend it there"
+        f"raised by code of yours at {where}, mend it there"
         if is_users
-        else f"not foreseen, at {where}; please report it"
+        else f"raised at {where} and not foreseen, please report it"
     )
-    return f"{what} ({whose}: {retry} shows all of it)", is_users
+    return f"{what}: {whose} ({retry} shows all of it)", is_users
 
 
 def _is_ours(file: str) -> bool:

@@ -32,7 +32,14 @@ from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
 from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.tracing import LEAVES, code_hash, find_aliases, op_graph, trace
+from grace_torchrec.schedule.tracing import (
+    LEAVES,
+    code_hash,
+    example_refused,
+    find_aliases,
+    op_graph,
+    trace,
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ def schedule_(
 
     Raises:
         NotSupported: the model is in training mode.
+        GraceError: the example is not a batch of the model.
         PlanMismatch: ``stats`` belong to another model.
         GraceError: a resource is given for an operator that is not there, or ``streams`` < 1.
     """
@@ -219,9 +227,18 @@ def _device(example: tuple[Any, ...]) -> torch.device:
 
 
 def _same_results(model: nn.Module, gm: fx.GraphModule, example: tuple[Any, ...]) -> None:
-    """Refuse a trace that computes something else on the example."""
+    """Refuse a trace that computes something else on the example.
+
+    Raises:
+        GraceError: the example is not a batch of this model.
+        NotSupported: the trace computes something else.
+    """
     with torch.inference_mode():
-        wanted = torch.utils._pytree.tree_leaves(model(*example))
+        try:
+            answer = model(*example)
+        except Exception as error:  # whatever the model's own code raises
+            raise example_refused(type(model).__name__, error) from error
+        wanted = torch.utils._pytree.tree_leaves(answer)
         found = torch.utils._pytree.tree_leaves(gm(*example))
     for a, b in zip(wanted, found, strict=True):
         if isinstance(a, Tensor) and not torch.equal(a, b):

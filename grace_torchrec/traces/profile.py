@@ -165,7 +165,7 @@ class Profile:
         document, arrays = artifact.read_folder(path, "profile")
         if document.get("schema") != SCHEMA:
             raise GraceError(
-                f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}"
+                f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}; profile again"
             )
         tables = {}
         for name, entry in _entries(document, path).items():
