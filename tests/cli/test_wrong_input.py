@@ -105,7 +105,7 @@ CALLS = [
     (("profile", "cut.dat.gz", *OUT), "cut.dat.gz: not readable", "fetch the file again"),
     (("profile", "cut.npz", *OUT), "cut.npz: not readable", "write it with numpy.savez"),
     (("profile", "other.npz", *OUT), "array indptr is missing", "write it with numpy.savez"),
-    (("profile", "rows.npz", *OUT), "id 9 is outside of num_rows, which is 5", "leave num_rows out"),
+    (("profile", "rows.npz", *OUT), "id 9, the table has 5 rows", "give num_rows >= 10"),
     (("profile", "missing", *OUT), "missing: cannot be read", "give a readable file"),
     (("profile", "nothing", *OUT), "nothing: the folder has no files", "give the shards"),
     (("profile", "words.dat", *OUT, "--remap", "twice.txt"), "twice.txt:2: item 'milk'"),

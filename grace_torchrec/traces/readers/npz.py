@@ -38,18 +38,12 @@ def read_npz(path: str | os.PathLike[str]) -> Trace:
     with open_source(path) as source:
         arrays = _load(path, source)
     num_rows = _num_rows(path, arrays.pop("num_rows", None))
-    ids = arrays["indices"]
-    if num_rows and ids.size and ids.dtype.kind in "iu" and ids.max() >= num_rows:
-        file_error(
-            path,
-            f"array indices: id {ids.max()} is outside of num_rows, which is {num_rows}; fix the ids, or "
-            "leave num_rows out",
-        )
     try:
         return _trace(arrays, num_rows)
     except GraceError as error:
-        what = str(error).removeprefix("trace: ")
-        file_error(path, f"array {_culprit(arrays, num_rows)}: {what}; {SAVE}", error)
+        what = str(error).removeprefix("trace: ").replace("num_items", "num_rows")
+        what = what if ";" in what else f"{what}; {SAVE}"
+        file_error(path, f"array {_culprit(arrays, num_rows)}: {what}", error)
 
 
 def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
