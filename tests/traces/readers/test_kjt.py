@@ -102,7 +102,7 @@ REFUSED = {
     ),
     "negative id": (
         lambda: from_kjts([Batch({"x": [[1]], "a": [[-2]]})], "a"),
-        "batch 0: feature 'a': sample 0 holds id -2, which is negative; only -1 .padding. may",
+        "batch 0: feature 'a': sample 0 holds id -2, which is negative; only -1 (padding) may",
     ),
     "outside the table": (
         lambda: from_kjts([Batch({"a": [[1], [], [2, 7]]})], "a", 5),
