@@ -6,11 +6,13 @@ the diff name the tests that must notice, a pytest node id or a ``-k`` expressio
     # test: tests/doctor/test_diagnose.py::test_following_the_printed_lines_heals
     # test: rewrite and duplicates
 
-The named tests run unpatched first and must be green. Two copies work side by side; each run has
-caches of its own, so no compiled function of one patch serves another.
+The named tests run unpatched first and must be green. Two copies work side by side. A patch of a
+folder with compiled code has caches of its own, so no function of one patch serves another; the
+others find what their copy has compiled already.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -18,19 +20,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Column, Table
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
 IMPORT_FOLDERS = (".", "triton_kernels", "sharding")
 PACKAGES = ("grace_torchrec", "grace_kernels", "grace_sharding")
+COMPILED = ("triton_kernels/", "grace_torchrec/grouping/", "grace_torchrec/schedule/")
 NUM_COPIES = 2
 RUN_SECONDS = 900
 GREEN, RED = 0, 1  # pytest's exit codes; any other is an error of the run itself
@@ -43,6 +47,7 @@ class Guard:
     patch: Path
     nodes: tuple[str, ...]
     keywords: tuple[str, ...]
+    compiled: bool  # it changes a folder with compiled code
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,17 @@ def read_guard(patch: Path) -> Guard:
     Raises:
         ValueError: no ``# test:`` line stands before the diff.
     """
-    header = re.split(
-        r"^(?:diff |--- )", patch.read_text(encoding="utf-8"), maxsplit=1, flags=re.M
-    )[0]
+    text = patch.read_text(encoding="utf-8")
+    header = re.split(r"^(?:diff |--- )", text, maxsplit=1, flags=re.M)[0]
     named = [line.strip() for line in re.findall(r"^# test:(.*)$", header, flags=re.M)]
     if not named or not all(named):
         raise ValueError(
             f"{patch.name}: no '# test: NODE-ID or -k EXPRESSION' line before the diff"
         )
     nodes = tuple(name for name in named if name.startswith("tests/"))
-    return Guard(patch, nodes, tuple(name for name in named if name not in nodes))
+    changed = re.findall(r"^\+\+\+ b/(.*)$", text, flags=re.M)
+    compiled = any(file.startswith(COMPILED) for file in changed)
+    return Guard(patch, nodes, tuple(name for name in named if name not in nodes), compiled)
 
 
 def copy_repository(target: Path) -> Path:
@@ -159,16 +165,24 @@ def git_apply(copy: Path, patch: Path, *options: str) -> str:
     return "" if result.returncode == 0 else result.stderr.strip().splitlines()[0]
 
 
+@contextlib.contextmanager
+def caches_of(copy: Path, guard: Guard) -> Iterator[Path]:
+    """Folder of compiled code: of this patch alone, or what all patches of Python share."""
+    if not guard.compiled:
+        yield copy.parent / "caches"
+        return
+    with tempfile.TemporaryDirectory(prefix="caches-", dir=copy.parent) as folder:
+        yield Path(folder)
+
+
 def try_guard(copy: Path, guard: Guard, options: list[str]) -> Verdict:
     """Apply one patch, run its tests, take the patch back."""
     start = time.monotonic()
     complaint = git_apply(copy, guard.patch)
     if complaint:
         return Verdict(guard, False, complaint, time.monotonic() - start)
-    with tempfile.TemporaryDirectory(prefix="caches-", dir=copy.parent) as caches:
-        outcomes = [
-            run_tests(copy, Path(caches), [*call, *options]) for call in selections([guard])
-        ]
+    with caches_of(copy, guard) as caches:
+        outcomes = [run_tests(copy, caches, [*call, *options]) for call in selections([guard])]
     complaint = git_apply(copy, guard.patch, "--reverse")
     if complaint:
         raise RuntimeError(f"{guard.patch.name} cannot be taken back: {complaint}")
@@ -184,8 +198,10 @@ def judge(outcomes: list[tuple[int, str]]) -> tuple[bool, str]:
     return red, "" if red else f"stayed green: {outcomes[-1][1]}"
 
 
-def try_all(copies: list[Path], guards: list[Guard], options: list[str]) -> list[Verdict]:
-    """Try every guard, each in a copy that no other uses meanwhile."""
+def try_all(
+    copies: list[Path], guards: list[Guard], options: list[str], console: Console
+) -> list[Verdict]:
+    """Try every guard, each in a copy that no other uses meanwhile; say at once what is not red."""
     free: Queue[Path] = Queue()
     for copy in copies:
         free.put(copy)
@@ -193,11 +209,20 @@ def try_all(copies: list[Path], guards: list[Guard], options: list[str]) -> list
     def one(guard: Guard) -> Verdict:
         copy = free.get()
         try:
-            return try_guard(copy, guard, options)
+            verdict = try_guard(copy, guard, options)
         finally:
             free.put(copy)
+        if not verdict.red:
+            console.print(f"{guard.patch.name}: {verdict.why}", markup=False)
+        progress.advance(task)
+        return verdict
 
-    with ThreadPoolExecutor(len(copies)) as pool:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        ThreadPoolExecutor(len(copies)) as pool,
+    ):
+        task = progress.add_task("patches", total=len(guards))
         return list(pool.map(one, guards))
 
 
@@ -240,7 +265,7 @@ def main() -> int:
                     f"error: the tests are not green without a patch: {last}", markup=False
                 )
                 return 2
-        verdicts = try_all(copies, guards, options)
+        verdicts = try_all(copies, guards, options, console)
     show(verdicts, console.print)
     return 0 if all(verdict.red for verdict in verdicts) else 1
 
