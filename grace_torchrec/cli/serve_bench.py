@@ -18,6 +18,7 @@ from grace_torchrec.cli.trace_options import (
     remap_option,
 )
 from grace_torchrec.errors import GraceError
+from grace_torchrec.models.bundled import MODELS
 from grace_torchrec.schedule.arrivals import PATTERNS
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
@@ -113,9 +114,9 @@ def serve_bench(
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
     if trace is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
-    if what is not None and ":" not in what and not Path(what).is_dir():
+    if what is not None and ":" not in what and what not in MODELS and not Path(what).is_dir():
         raise click.UsageError(
-            f"{what!r} is no SERVED folder that is there, and no MODEL (package.module:function)."
+            f"{what!r}: no such folder, and is not package.module:function: give a SERVED or a MODEL."
         )
     if figure is not None:
         check_figure(figure)

@@ -139,7 +139,7 @@ CALLS = [
     (("simulate", own("wrongbatch")), "the model refuses its example batch: AttributeError"),
     (("simulate", "dlrm", "--open", "poisson", "--rate", "inf"), "inf is no finite number"),
     (("schedule", own("badids")), "refuses its example batch: RuntimeError: Index"),
-    (("serve-bench", "missing"), "'missing' is no SERVED folder that is there, and no MODEL"),
+    (("serve-bench", "missing"), "'missing': no such folder, and is not package.module:function: give"),
     (("serve-bench", "nothing"), "give --model package.module:function. Try"),
     (("serve-bench", own("wrongbatch")), "batch 0 holds 0 KeyedJaggedTensors, one expected; give"),
     (("serve-bench", own("badids")), "feature 'item': sample 0 holds id 400, the table has 40 rows"),
