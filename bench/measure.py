@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from grace_sharding import calibration
+
 
 def machine() -> dict[str, str | int | float]:
     """Return what a timed figure depends on: processor, cores, load, software, commit."""
@@ -26,13 +28,7 @@ def machine() -> dict[str, str | int | float]:
 
 def last_cache_bytes() -> int:
     """Return the bytes of the largest cache of this machine, 32 MiB where the system does not say."""
-    sizes = [32 << 20]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = path.read_text(encoding="ascii").strip()
-        unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:])
-        if unit is not None and text[:-1].isdigit():
-            sizes.append(int(text[:-1]) << unit)
-    return max(sizes)
+    return max(32 << 20, calibration.last_cache_bytes() or 0)
 
 
 def _processor() -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchrec.distributed.planner.types import ParameterConstraints
 
     from grace_torchrec.modules.swap import Swapped
-    from grace_torchrec.modules.verify import Verified
+    from grace_torchrec.modules.verified import Verified
 
 
 def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
@@ -239,7 +239,9 @@ def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> It
 def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
     """Compare every swapped module with the originals kept inside, on the batches it receives.
 
-    All stored rows are compared with the rows they sum, too.
+    All stored rows are compared with the rows they sum, too. Plain bags are rewritten for tables planned
+    ``ahead``, to prove their sums; what is counted is what serving the bags as given reads, and the
+    ``note`` of the result says so.
 
     Args:
         model: A swapped model.

@@ -1,9 +1,12 @@
 """Timing: entrants take turns A B A B, so that a slow moment of the machine hits all alike.
 
+A figure of a busy machine is no figure: who prints times says the load and the spread with them.
+
 Flow: the demo and the benches -> *Samples* of each entrant -> medians, quantiles, ratios.
 A ratio is taken round by round, between neighbours in time, and then summarised.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+
+MOST_UNSTEADY = 1.5  # median over least time of the rounds: beyond, the machine is busy
+
+
+def load_now() -> float | None:
+    """Return how many processes want a core, over the last minute; None where nobody says."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +51,11 @@ class Samples:
     def q80(self) -> float:
         """The value that 80 % of the rounds stay under."""
         return float(np.quantile(self.values_R, 0.8))
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the rounds differ so much that the machine was busy with something else."""
+        return self.median > MOST_UNSTEADY * float(self.values_R.min())
 
     def over(self, other: "Samples") -> "Samples":
         """Return the ratio to ``other`` of each round.

@@ -18,12 +18,12 @@ def lru_found(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> np
     """Return for each request whether it finds its row in the cache, bool ``[L]``.
 
     Args:
-        trace: See :func:`lru_hits`, as the others.
-        capacity_rows: Rows that the cache holds.
-        warm: Bags that were served before.
+        trace: The bags that are asked for, in the order of their requests.
+        capacity_rows: Rows that the cache holds, 0 or more.
+        warm: Bags that were served before and are not told of; None starts with an empty cache.
 
     Raises:
-        GraceError: as :func:`lru_hits`.
+        GraceError: the capacity is below 0, or ``warm`` is over more items than ``trace``.
 
     >>> lru_found(Trace.from_bags([[0, 1, 0], [2], [1, 0]]), 2).tolist()
     [False, False, True, False, False, False]
@@ -32,24 +32,6 @@ def lru_found(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> np
     found = np.zeros(trace.num_ids, np.bool_)
     _lru_core.find(trace.ids_L, capacity_rows, cache, found)
     return found
-
-
-def lru_hits(trace: Trace, capacity_rows: int, warm: Trace | None = None) -> npt.NDArray[np.int64]:
-    """Return how many requests of each row find it in the cache, int64 ``[N]``.
-
-    Args:
-        trace: The bags that are counted, in the order of their requests.
-        capacity_rows: Rows that the cache holds, 0 or more.
-        warm: Bags that were served before and are not counted; None starts with an empty cache.
-
-    Raises:
-        GraceError: the capacity is below 0, or ``warm`` is over more items than ``trace``.
-
-    >>> lru_hits(Trace.from_bags([[0, 1, 0], [2], [1, 0]]), 2).tolist()
-    [1, 0, 0]
-    """
-    found = lru_found(trace, capacity_rows, warm)
-    return np.bincount(trace.ids_L[found], minlength=trace.num_items).astype(np.int64)
 
 
 def _warm_cache(trace: Trace, capacity_rows: int, warm: Trace | None) -> npt.NDArray[np.int64]:

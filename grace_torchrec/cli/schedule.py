@@ -1,6 +1,7 @@
 """``grace-torchrec schedule``: show, prove and draw the schedule of a model."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,15 @@ def summary(model: str, result: Scheduled) -> dict[str, Any]:
             "makespan_us": plan.makespan_us,
             "bound_us": plan.bound_us,
             "single_stream_us": sum(plan.times_us),
+            "predicted": ["makespan_us", "bound_us", "single_stream_us"],
             "stream_of": dict(zip((op.name for op in plan.graph.ops), plan.stream_n, strict=True)),
+        }
+    if result.stats is not None:
+        timed = result.stats.timed
+        found["costs"] = {
+            "source": result.stats.source,
+            "device": result.stats.device,
+            "timed": None if timed is None else asdict(timed),
         }
     if result.lowered is not None:
         found |= result.lowered.figures

@@ -58,7 +58,7 @@ def simulate_command(
     if min(numbers) < 1 or queries < 1 or not rate > 0:
         raise click.UsageError("--clients, --queries and --rate are above zero.")
     machine = Calibration.named(calibration)
-    workload = _workload(model, stats)
+    workload, costs = _workload(model, stats)
     cells: dict[str, dict[str, float]] = {}
     tails: dict[str, dict[str, float]] = {}
     errors: dict[str, float] = {}
@@ -76,22 +76,28 @@ def simulate_command(
     if as_json:
         document = {
             "model": model, "mean_us": cells, "p99_us": tails, "monitor_error_us": errors,
-            "calibration": calibration, "not_evidence": NOT_EVIDENCE,
+            "calibration": calibration, "kind": "simulated", "costs": costs, "not_evidence": NOT_EVIDENCE,
         }  # fmt: skip
         click.echo(json.dumps(document))
         return
-    lines = ["mean latency, us", *latency_table(cells, "load"), "99th percentile, us"]
-    lines += [*latency_table(tails, "load"), "mean error of RecOS's workload monitor, us"]
+    lines = ["simulated mean latency, us", *latency_table(cells, "load")]
+    lines += ["simulated 99th percentile, us"]
+    lines += [
+        *latency_table(tails, "load"),
+        "mean error of RecOS's workload monitor, simulated, us",
+    ]
     lines += [f"{name:>12} {value:12.1f}" for name, value in errors.items()]
-    click.echo("\n".join([*lines, NOT_EVIDENCE]))
+    click.echo("\n".join([*lines, f"costs of operators: {costs}", NOT_EVIDENCE]))
 
 
-def _workload(model: str, stats: Path | None) -> Workload:
-    """Return the model's operators with given or estimated costs."""
+def _workload(model: str, stats: Path | None) -> tuple[Workload, str]:
+    """Return the model's operators with given or estimated costs, and where these are from."""
     if stats is not None:
         costs = CostFile.load(stats)
-        return fused(costs.graph, costs.stats)
+        told = f"{stats}: {costs.stats.source}, {costs.stats.device}"
+        return fused(costs.graph, costs.stats), told
     example = load_model(model)
     gm = trace(example.model)
     graph = op_graph(gm, model)
-    return fused(graph, roofline(gm, graph, example.batches[0], A30))
+    estimated = roofline(gm, graph, example.batches[0], A30)
+    return fused(graph, estimated), f"estimated: {estimated.source}, {estimated.device}"

@@ -25,7 +25,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
-from grace_torchrec.timing import Samples, interleave
+from grace_torchrec.timing import Samples, interleave, load_now
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
@@ -33,7 +33,6 @@ DIM = 128
 BATCH = 512
 TRAIN_STEPS = 20
 ROUNDS = 9
-MOST_UNSTEADY = 1.5  # median over least time of the stock rounds: beyond, the machine is busy
 LEAST_IDS_TIMED = 50_000  # held-out batches are repeated up to about so many ids a round
 
 
@@ -87,7 +86,7 @@ def run(
     verified = api.verify(model, [b.inputs for b in held_out]) if swapped.modules else None
     progress("measuring")
     measured = _measure(stock, model, plan, held_out) if swapped.modules else None
-    tables = _tables(plan, model, verified, held_out)
+    tables, summary = _tables(plan, model, verified, held_out), summarise(plan)
     return DemoResult(
         trace=name,
         num_items=trace.num_items,
@@ -99,10 +98,12 @@ def run(
         build_s=build_s,
         measured=measured,
         target=memory.machine,
-        time_ratio=summarise(plan).time_ratio,
+        time_ratio=summary.time_ratio,
         profile_path=str(out_dir / "profile"),
         plan_path=str(out_dir / "plan"),
         equal=verified.equal if verified is not None else True,
+        doubts={table.table: table.doubt for table in summary.doubted},
+        ids_for_a_launch=summary.ids_for_a_launch,
     )
 
 
@@ -170,6 +171,7 @@ def _tables(
 
 def _measure(stock: nn.Module, ours: nn.Module, plan: Plan, held_out: list[Batch]) -> Measured:
     """Time collection and whole model, stock and swapped in turns, on the held-out bags."""
+    load = load_now()
     ids = sum(int(b.bags.values().numel()) for b in held_out)
     batches = held_out * max(1, LEAST_IDS_TIMED // max(ids, 1))
     path = next(iter(plan.tables.values())).spec.module
@@ -200,7 +202,9 @@ def _measure(stock: nn.Module, ours: nn.Module, plan: Plan, held_out: list[Batch
         spread=(lookup_ratio.q20, lookup_ratio.q80),
         model_ratio=model_ratio.median,
         model_spread=(model_ratio.q20, model_ratio.q80),
-        busy=times["stock"].median > MOST_UNSTEADY * float(times["stock"].values_R.min()),
+        busy=times["stock"].is_unsteady,
+        load=load,
+        cores=os.cpu_count() or 0,
     )
 
 

@@ -1,6 +1,7 @@
 """The demo's result: one value, rendered as a table for people and as JSON for programs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -61,6 +62,8 @@ class Measured:
         model_ratio: The same for the whole model.
         model_spread: Its quantiles.
         busy: The stock rounds differ so much that no ratio of them means anything.
+        load: Of the machine before, None where it does not say.
+        cores: Of the machine.
     """
 
     machine: str
@@ -74,6 +77,8 @@ class Measured:
     model_ratio: float
     model_spread: tuple[float, float]
     busy: bool = False
+    load: float | None = None
+    cores: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,12 @@ class DemoResult:
         build_s: ``plan_s`` and the seconds to build the stored rows and swap.
         measured: Timed here; None where no table was swapped.
         target: Machine the plan was modelled for.
-        time_ratio: Modelled stock time over ours there, lookups of all tables.
+        time_ratio: Modelled stock time over ours there, lookups of all tables, as far as it is claimed.
         profile_path: Where the profile folder is.
         plan_path: Where the plan folder is.
         equal: Whether every output was equal within rounding.
+        doubts: Used tables of which no gain in time is claimed there -> why.
+        ids_for_a_launch: Ids of a batch from which the claimed gain is more than one kernel launch.
     """
 
     trace: str
@@ -111,6 +118,13 @@ class DemoResult:
     profile_path: str
     plan_path: str
     equal: bool
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    ids_for_a_launch: int | None = None
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether any used table is said to gain time on the target machine."""
+        return any(t.verdict == "use" and t.table not in self.doubts for t in self.tables)
 
     @property
     def cut(self) -> float:
@@ -164,7 +178,12 @@ class DemoResult:
             "measured": None
             if measured is None
             else {**vars(measured), "verdict": self.verdict_here},
-            "modelled": {"machine": self.target, "time_ratio": self.time_ratio},
+            "modelled": {
+                "machine": self.target,
+                "time_ratio": self.time_ratio,
+                "no_gain_claimed": dict(self.doubts),
+                "ids_for_a_launch": self.ids_for_a_launch,
+            },
             "losses": list(self.losses),
             "max_abs_error": max(t.max_abs_error for t in self.tables),
             "max_rel_error": max(t.max_rel_error for t in self.tables),

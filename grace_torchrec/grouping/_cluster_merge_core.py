@@ -19,8 +19,9 @@ from grace_torchrec.grouping._queue_core import (
     add,
     drop_first,
     first_queue,
-    is_settled,
-    settled,
+    has_room,
+    open_next,
+    with_room,
 )
 from grace_torchrec.grouping._token_core import set_bits, unite
 
@@ -84,9 +85,14 @@ def merge(
             set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
     state_2 = np.array([num_items, bags_L.size])
     while True:
-        queue = settled(queue, num_tokens)
         if queue.state_4[HEAP] == 0:
-            break
+            values, pairs = open_next(queue)
+            if pairs.size == 0:
+                break
+            queue = with_room(queue, pairs.size)
+            _let_in(queue, values, pairs, sizes_T, max_size)
+            continue
+        queue = with_room(queue, num_tokens)
         if state_2[FREE] + 2 * num_bags > lists.size:
             lists = _longer(lists, state_2[FREE], 2 * num_bags)
         _merge_while_room(
@@ -108,6 +114,21 @@ def _longer(lists: Int32s, used: int, more: int) -> Int32s:
     longer = np.empty(2 * lists.size + more, np.int32)
     longer[:used] = lists[:used]
     return longer
+
+
+@jit
+def _let_in(queue: Any, values: Floats, pairs: Int64s, sizes_T: Int32s, max_size: int) -> None:
+    """Add those candidates of a bucket whose clusters live and are not too large together."""
+    for at in range(pairs.size):
+        if _is_alive(pairs[U(at)], sizes_T, max_size):
+            add(queue, values[U(at)], pairs[U(at)])
+
+
+@jit(inline=True)
+def _is_alive(pair: int, sizes_T: Int32s, max_size: int) -> Any:
+    """Tell whether two clusters can still be merged."""
+    one, other = sizes_T[U(pair >> HALF)], sizes_T[U(pair & LOWER_HALF)]
+    return one > 0 and other > 0 and one + other <= max_size
 
 
 @jit
@@ -133,12 +154,17 @@ def _merge_while_room(
 ) -> None:
     """Merge until an array is full or the heap is empty; see ``_set_merge_core``."""
     num_bags = offsets_B1.size - 1
-    while is_settled(queue, sizes_T.size) and state_2[FREE] + 2 * num_bags <= lists.size:
-        one, other = queue.pairs_H[0] >> HALF, queue.pairs_H[0] & LOWER_HALF
+    while (
+        queue.state_4[HEAP] > 0
+        and has_room(queue, sizes_T.size)
+        and state_2[FREE] + 2 * num_bags <= lists.size
+    ):
+        pair = queue.pairs_H[0]
         drop_first(queue)
-        size = sizes_T[one] + sizes_T[other]
-        if sizes_T[one] == 0 or sizes_T[other] == 0 or size > max_size:
+        if not _is_alive(pair, sizes_T, max_size):
             continue
+        one, other = pair >> HALF, pair & LOWER_HALF
+        size = sizes_T[one] + sizes_T[other]
         token, free = state_2[TOKEN], state_2[FREE]
         length = unite(
             lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]],

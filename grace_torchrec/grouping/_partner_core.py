@@ -151,20 +151,22 @@ def keep_best(
     room = partners_K.size
     enough = 0
     highest = np.int64(0)
-    for item in touched:
-        enough += counts_N[U(item)] >= least
-        highest = max(highest, np.int64(counts_N[U(item)]))
+    for at in range(touched.size):
+        count = counts_N[U(touched[U(at)])]
+        enough += count >= least
+        highest = max(highest, np.int64(count))
     threshold, ties = np.int64(least), np.int64(room)
     if enough > room:  # the K-th highest count, and how many of that count fit
         histogram = np.zeros(highest + 1, np.int32)
-        for item in touched:
-            histogram[U(counts_N[U(item)])] += 1
+        for at in range(touched.size):
+            histogram[U(counts_N[U(touched[U(at)])])] += 1
         threshold = highest
         while histogram[threshold] < ties:
             ties -= histogram[threshold]
             threshold -= 1
     kept, num_equal = 0, 0
-    for item in touched:
+    for at in range(touched.size):
+        item = touched[U(at)]
         count = counts_N[U(item)]
         counts_N[U(item)] = 0
         if count > threshold or (enough <= room and count == threshold):

@@ -3,7 +3,9 @@
 Flow: called by the merging cores.  A million candidates wait, and nearly all of those that are
 looked at go back with a lower key or leave for good.  One heap of all of them misses the caches
 at every step, so only the candidates of the highest bucket stand in a heap; the others lie
-unsorted in theirs.  What comes out is what one heap would give: a bucket holds a range of keys.
+unsorted in theirs.  Whoever opens the next bucket looks at all of its candidates in a row and lets
+only those in that still belong there.  What comes out is what one heap would give: a bucket holds
+a range of keys.
 Shapes: H entries in the heap, C chunks of E entries, G buckets.
 """
 
@@ -13,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels._jit import jit
+from grace_kernels._places import U
 from grace_torchrec.grouping._heap_core import comes_first, pack, pop, push, replace_top, worth
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-CHUNK = 32  # entries of a chunk
+CHUNK = 32  # entries of a chunk, a power of two
+CHUNK_SHIFT = 5
 OFFSET = 8.0  # added to a key: buckets of low keys are 1/128 wide, and wider as keys grow
 SHIFT = 42  # mantissa bits that do not tell buckets apart: 1024 buckets each time a key doubles
 LOWEST = 1026 << 10  # bits of OFFSET above the shift
@@ -32,21 +36,17 @@ class Queue(NamedTuple):
     Attributes:
         keys_H: Keys of the heap.
         pairs_H: Pairs of the heap.
-        chunk_keys_CE: Keys of entries in buckets.
-        chunk_pairs_CE: Their pairs.
+        entries_E2: Entries in buckets, ``CHUNK`` to a chunk: the bits of a key, the pair beside it.
         next_C: The chunk before in the same bucket, or the next free one; -1 ends a chain.
-        heads_G: Last chunk of each bucket, -1 where it is empty.
-        fills_G: Entries in that chunk.
+        ends_G: The place behind the last entry of each bucket, 0 where it is empty.
         state_4: Entries of the heap, lowest bucket in the heap, first free chunk, free chunks.
     """
 
     keys_H: Floats
     pairs_H: Int64s
-    chunk_keys_CE: Floats
-    chunk_pairs_CE: Int64s
+    entries_E2: Int64s
     next_C: Int32s
-    heads_G: Int32s
-    fills_G: Int32s
+    ends_G: Int64s
     state_4: Int64s
 
 
@@ -57,11 +57,9 @@ def new_queue(entries: int) -> Any:
     return Queue(
         np.empty(64, np.float64),
         np.empty(64, np.int64),
-        np.empty((chunks, CHUNK), np.float64),
-        np.empty((chunks, CHUNK), np.int64),
+        np.empty((chunks * CHUNK, 2), np.int64),
         _chain(np.empty(chunks, np.int32), 0, -1),
-        np.full(BUCKETS, -1, np.int32),
-        np.zeros(BUCKETS, np.int32),
+        np.zeros(BUCKETS, np.int64),
         np.array([0, BUCKETS, 0, chunks], np.int64),
     )
 
@@ -76,7 +74,7 @@ def _chain(next_C: Int32s, first: int, after: int) -> Int32s:
 
 
 @jit(inline=True)
-def _bucket(key: float) -> Any:
+def bucket_of(key: float) -> Any:
     """Return the bucket of a key: never lower than that of a lower key."""
     return min((np.float64(max(key, 0.0) + OFFSET).view(np.int64) >> SHIFT) - LOWEST, BUCKETS - 1)
 
@@ -84,7 +82,7 @@ def _bucket(key: float) -> Any:
 @jit(inline=True)
 def add(queue: Any, key: float, pair: int) -> None:
     """Add an entry; the queue must have room (see :func:`with_room`)."""
-    bucket = _bucket(key)
+    bucket = bucket_of(key)
     if bucket >= queue.state_4[CURRENT]:
         size = queue.state_4[HEAP]
         queue.state_4[HEAP] = push(queue.keys_H, queue.pairs_H, size, key, pair)
@@ -95,17 +93,16 @@ def add(queue: Any, key: float, pair: int) -> None:
 @jit(inline=True)
 def _lay(queue: Any, bucket: int, key: float, pair: int) -> None:
     """Put an entry into a bucket below the heap."""
-    chunk, fill = queue.heads_G[bucket], queue.fills_G[bucket]
-    if chunk < 0 or fill == CHUNK:
+    end = queue.ends_G[U(bucket)]
+    if end & (CHUNK - 1) == 0:  # empty, or its last chunk is full
         free = queue.state_4[FREE]
-        queue.state_4[FREE] = queue.next_C[free]
+        queue.state_4[FREE] = queue.next_C[U(free)]
         queue.state_4[FREE_CHUNKS] -= 1
-        queue.next_C[free] = chunk
-        queue.heads_G[bucket] = free
-        chunk, fill = np.int32(free), np.int32(0)
-    queue.chunk_keys_CE[chunk, fill] = key
-    queue.chunk_pairs_CE[chunk, fill] = pair
-    queue.fills_G[bucket] = fill + 1
+        queue.next_C[U(free)] = (end - 1) >> CHUNK_SHIFT
+        end = free << CHUNK_SHIFT
+    queue.entries_E2[U(end), 0] = np.float64(key).view(np.int64)
+    queue.entries_E2[U(end), 1] = pair
+    queue.ends_G[U(bucket)] = end + 1
 
 
 @jit(inline=True)
@@ -114,7 +111,7 @@ def stays_first(queue: Any, key: float, pair: int) -> bool:
 
     False also where it would be, but alone in a lower bucket: then it will come again.
     """
-    if _bucket(key) < queue.state_4[CURRENT]:
+    if bucket_of(key) < queue.state_4[CURRENT]:
         return False
     for child in range(1, min(queue.state_4[HEAP], 3)):
         if comes_first(queue.keys_H[child], queue.pairs_H[child], key, pair):
@@ -125,11 +122,11 @@ def stays_first(queue: Any, key: float, pair: int) -> bool:
 @jit(inline=True)
 def lower_first(queue: Any, key: float, pair: int) -> None:
     """Give the first entry a lower key."""
-    if _bucket(key) >= queue.state_4[CURRENT]:
+    if bucket_of(key) >= queue.state_4[CURRENT]:
         replace_top(queue.keys_H, queue.pairs_H, queue.state_4[HEAP], key, pair)
     else:
         drop_first(queue)
-        _lay(queue, _bucket(key), key, pair)
+        _lay(queue, bucket_of(key), key, pair)
 
 
 @jit(inline=True)
@@ -139,57 +136,58 @@ def drop_first(queue: Any) -> None:
 
 
 @jit(inline=True)
-def is_settled(queue: Any, more: int) -> Any:
-    """Tell whether the first entry is in the heap, and ``more`` others have room."""
-    return (
-        queue.state_4[HEAP] > 0
-        and queue.state_4[HEAP] + more <= queue.keys_H.size
-        and queue.state_4[FREE_CHUNKS] >= more
-    )
+def has_room(queue: Any, more: int) -> Any:
+    """Tell whether ``more`` entries can be added, wherever they belong."""
+    return queue.state_4[HEAP] + more <= queue.keys_H.size and queue.state_4[FREE_CHUNKS] >= more
 
 
 @jit
-def settled(queue: Any, more: int) -> Any:
-    """Return the queue with its first entry in the heap, and room for ``more`` entries.
+def with_room(queue: Any, more: int) -> Any:
+    """Return the queue with room for ``more`` entries."""
+    return _with_heap(_with_chunks(queue, more), queue.state_4[HEAP] + more)
 
-    An empty heap (``queue.state_4[HEAP] == 0``) afterwards means an empty queue.
+
+@jit
+def open_next(queue: Any) -> tuple[Floats, Int64s]:
+    """Take the entries of the next bucket out of a queue whose heap is empty.
+
+    Those of them that still count are to be added again, with the keys they have by now: all that
+    is below this bucket never enters the heap.
+
+    Returns:
+        (keys, pairs), both empty where the queue is.
     """
-    queue = _with_chunks(queue, more)
-    while queue.state_4[HEAP] == 0 and queue.state_4[FREE_CHUNKS] < queue.next_C.size:
+    if queue.state_4[FREE_CHUNKS] == queue.next_C.size:
+        return np.empty(0, np.float64), np.empty(0, np.int64)
+    queue.state_4[CURRENT] -= 1
+    while queue.ends_G[queue.state_4[CURRENT]] == 0:
         queue.state_4[CURRENT] -= 1
-        bucket = queue.state_4[CURRENT]
-        if queue.heads_G[bucket] >= 0:
-            queue = _with_heap(queue, _entries(queue, bucket))
-            _raise(queue, bucket)
-    return _with_heap(queue, queue.state_4[HEAP] + more)
+    return _take(queue, queue.state_4[CURRENT])
 
 
 @jit
-def _entries(queue: Any, bucket: int) -> Any:
-    """Return how many entries a bucket holds that is not empty."""
-    entries, chunk = np.int64(queue.fills_G[bucket]), queue.next_C[queue.heads_G[bucket]]
+def _take(queue: Any, bucket: int) -> tuple[Floats, Int64s]:
+    """Empty a bucket that holds entries and free its chunks."""
+    chunk = (queue.ends_G[bucket] - 1) >> CHUNK_SHIFT
+    fill = queue.ends_G[bucket] - (chunk << CHUNK_SHIFT)
+    size, before = fill, queue.next_C[chunk]
+    while before >= 0:
+        size += CHUNK
+        before = queue.next_C[before]
+    keys, pairs = np.empty(size, np.float64), np.empty(size, np.int64)
     while chunk >= 0:
-        entries += CHUNK
-        chunk = queue.next_C[chunk]
-    return entries
-
-
-@jit
-def _raise(queue: Any, bucket: int) -> None:
-    """Move the entries of a bucket to the heap, free its chunks."""
-    chunk, fill = queue.heads_G[bucket], queue.fills_G[bucket]
-    size = queue.state_4[HEAP]
-    while chunk >= 0:
+        size -= fill
         for at in range(fill):
-            key, pair = queue.chunk_keys_CE[chunk, at], queue.chunk_pairs_CE[chunk, at]
-            size = push(queue.keys_H, queue.pairs_H, size, key, pair)
+            place = U((chunk << CHUNK_SHIFT) + at)
+            keys[U(size + at)] = np.int64(queue.entries_E2[place, 0]).view(np.float64)
+            pairs[U(size + at)] = queue.entries_E2[place, 1]
         before = queue.next_C[chunk]
         queue.next_C[chunk] = queue.state_4[FREE]
         queue.state_4[FREE] = chunk
         queue.state_4[FREE_CHUNKS] += 1
-        chunk, fill = before, np.int32(CHUNK)
-    queue.heads_G[bucket], queue.fills_G[bucket] = -1, 0
-    queue.state_4[HEAP] = size
+        chunk, fill = np.int64(before), np.int64(CHUNK)
+    queue.ends_G[bucket] = 0
+    return keys, pairs
 
 
 @jit
@@ -199,18 +197,13 @@ def _with_chunks(queue: Any, more: int) -> Any:
         return queue
     old = queue.next_C.size
     chunks = 2 * old + more
-    keys = np.empty((chunks, CHUNK), np.float64)
-    pairs = np.empty((chunks, CHUNK), np.int64)
-    following = np.empty(chunks, np.int32)
-    keys[:old], pairs[:old], following[:old] = (
-        queue.chunk_keys_CE, queue.chunk_pairs_CE, queue.next_C,
-    )  # fmt: skip
+    entries, following = np.empty((chunks * CHUNK, 2), np.int64), np.empty(chunks, np.int32)
+    entries[: old * CHUNK], following[:old] = queue.entries_E2, queue.next_C
     _chain(following, old, queue.state_4[FREE])
     queue.state_4[FREE] = old
     queue.state_4[FREE_CHUNKS] += chunks - old
     return Queue(
-        queue.keys_H, queue.pairs_H, keys, pairs, following, queue.heads_G, queue.fills_G,
-        queue.state_4,
+        queue.keys_H, queue.pairs_H, entries, following, queue.ends_G, queue.state_4,
     )  # fmt: skip
 
 
@@ -223,8 +216,7 @@ def _with_heap(queue: Any, entries: int) -> Any:
     keys, pairs = np.empty(2 * entries, np.float64), np.empty(2 * entries, np.int64)
     keys[:size], pairs[:size] = queue.keys_H[:size], queue.pairs_H[:size]
     return Queue(
-        keys, pairs, queue.chunk_keys_CE, queue.chunk_pairs_CE, queue.next_C, queue.heads_G,
-        queue.fills_G, queue.state_4,
+        keys, pairs, queue.entries_E2, queue.next_C, queue.ends_G, queue.state_4,
     )  # fmt: skip
 
 

@@ -2,10 +2,8 @@
 
 Flow: called by ``set_merge``.  Byte-pair encoding, on sets instead of sequences: a token is an
 item or a stored set, a bag is a set of tokens.  A merge takes both tokens out of the bags that
-hold them and puts the new one in.  Counts of candidates only fall (but for the new token's), so
-a candidate that leaves the heap is recounted and goes back unless it is still the first.
-``_merge_while_room`` is one function, the longest of all: in a first version, which bound and cut arrays
-in its loop, numba spent a third of the samples of a profile on counting references.
+hold them and puts the new one in. Counts of candidates only fall (but for the new token's), so
+candidates are counted again when their bucket is opened, and once more when they are the first.
 Shapes: B bags, N items, R merges, T = N + R tokens, K partners, L ids.
 """
 
@@ -20,14 +18,16 @@ from grace_torchrec.grouping._beside_core import replace
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack, worth
 from grace_torchrec.grouping._partner_core import keep_best
 from grace_torchrec.grouping._queue_core import (
+    CURRENT,
     HEAP,
     add,
+    bucket_of,
     drop_first,
     first_queue,
-    is_settled,
     lower_first,
-    settled,
+    open_next,
     stays_first,
+    with_room,
 )
 from grace_torchrec.grouping._token_core import (
     DENSE,
@@ -44,6 +44,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
+NONE = -1
 MADE, FREE, ROWS = 0, 1, 2  # places in ``state_3``: sets made, end of the lists, tokens with bits
 
 
@@ -113,22 +114,90 @@ def merge(
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])
     state_3 = np.array([0, bags_L.size, num_dense])
+    opened = np.empty(0, np.int64)
     while state_3[MADE] < budget:
+        queue = with_room(queue, queue.state_4[HEAP] + opened.size + num_kept)
+        pair = _next_pair(
+            queue, opened, lists, starts_T, ends_T, born_T, sizes_T, bits_DW, row_T, least, scale,
+            popularity, size_price,
+        )  # fmt: skip
+        opened = opened[:0]
+        if pair == NONE:
+            _, opened = open_next(queue)
+            if opened.size == 0:
+                break
+            continue
         if state_3[ROWS] == bits_DW.shape[0]:
             bits_DW = _with_rows(bits_DW)
-        queue = settled(queue, num_kept + 1)
-        if queue.state_4[HEAP] == 0:
-            break
-        _merge_while_room(
-            queue, offsets_B1, tokens_L, fill_B, lists, starts_T, ends_T, born_T, sizes_T, bits_DW,
-            row_T, made, supports, counts_T, touched_T, best_K, best_counts_K, shared_B, state_3,
-            num_items, max_size, least, dense, scale, popularity, size_price,
+        _make(
+            pair, queue, offsets_B1, tokens_L, fill_B, lists, starts_T, ends_T, born_T, sizes_T,
+            bits_DW, row_T, made, supports, counts_T, touched_T, best_K, best_counts_K, shared_B,
+            state_3, num_items, max_size, least, dense, scale, popularity, size_price,
         )  # fmt: skip
     return made[: state_3[MADE]], supports[: state_3[MADE]]
 
 
 @jit
-def _merge_while_room(
+def _next_pair(
+    queue: Any,
+    opened: Int64s,
+    lists: Int32s,
+    starts_T: Int64s,
+    ends_T: Int64s,
+    born_T: Floats,
+    sizes_T: Int32s,
+    bits_DW: Words,
+    row_T: Int32s,
+    least: int,
+    scale: float,
+    popularity: float,
+    size_price: float,
+) -> Any:
+    """Put the candidates of an opened bucket where they belong by now, then find the best of the heap.
+
+    One loop for both, and all counting in it: nearly all candidates go back, and inlined functions
+    that take arrays through branches would count their references every time.
+
+    Returns:
+        The pair, which is taken out of the queue; ``NONE`` where no candidate of the heap is left.
+    """
+    place = 0
+    while place < opened.size or queue.state_4[HEAP] > 0:
+        is_opened = place < opened.size
+        pair = opened[U(place)] if is_opened else queue.pairs_H[0]
+        place += 1
+        one, other = pair >> HALF, pair & LOWER_HALF
+        expected = scale * born_T[U(one)] * born_T[U(other)]  # in this order wherever it is formed
+        if ends_T[U(one)] - starts_T[U(one)] > ends_T[U(other)] - starts_T[U(other)]:
+            one, other = other, one
+        start, end, row = starts_T[U(one)], ends_T[U(one)], row_T[U(other)]
+        size = sizes_T[U(one)] + sizes_T[U(other)]
+        most = end - start
+        key = worth(most, expected, size, popularity, size_price)
+        if most >= least and bucket_of(key) >= queue.state_4[CURRENT]:  # else too few bags are left
+            if row < 0:
+                most = count_walked(lists, start, end, starts_T[U(other)], ends_T[U(other)])
+            elif row_T[U(one)] >= 0 and most > bits_DW.shape[1]:
+                most = count_shared(bits_DW, row_T[U(one)], row)
+            else:
+                most = count_listed(lists, start, end, bits_DW, row)
+            key = worth(most, expected, size, popularity, size_price)
+        if is_opened:
+            if most >= least:
+                add(queue, key, pair)
+        elif most < least:
+            drop_first(queue)
+        elif stays_first(queue, key, pair):
+            drop_first(queue)
+            return pair
+        else:
+            lower_first(queue, key, pair)
+    return NONE
+
+
+@jit
+def _make(
+    pair: int,
     queue: Any,
     offsets_B1: Int64s,
     tokens_L: Int32s,
@@ -156,78 +225,43 @@ def _merge_while_room(
     popularity: float,
     size_price: float,
 ) -> None:
-    """Merge until the budget is spent, an array is full, or the heap is empty.
-
-    On the way of a candidate that goes back, which nearly all do, no array is made, cut or bound:
-    numba would count its references each time.
-    """
-    num_kept = best_K.size
-    while (
-        state_3[MADE] < made.size
-        and state_3[ROWS] < bits_DW.shape[0]
-        and is_settled(queue, num_kept + 1)
-    ):
-        pair = queue.pairs_H[0]
-        one, other = pair >> HALF, pair & LOWER_HALF
-        if ends_T[one] - starts_T[one] > ends_T[other] - starts_T[other]:
-            one, other = other, one
-        size = sizes_T[one] + sizes_T[other]
-        expected = scale * born_T[one] * born_T[other]
-        most = ends_T[one] - starts_T[one]
-        if most >= least:
-            bound = worth(most, expected, size, popularity, size_price)
-            if not stays_first(queue, bound, pair):
-                lower_first(queue, bound, pair)  # too few bags are left for the top
-                continue
-            start, end, row = starts_T[one], ends_T[one], row_T[other]
-            if row < 0:
-                most = count_walked(lists, start, end, starts_T[other], ends_T[other])
-            elif row_T[one] >= 0 and most > bits_DW.shape[1]:
-                most = count_shared(bits_DW, row_T[one], row)
-            else:
-                most = count_listed(lists, start, end, bits_DW, row)
-        if most < least:
-            drop_first(queue)
-            continue
-        key = worth(most, expected, size, popularity, size_price)
-        if not stays_first(queue, key, pair):
-            lower_first(queue, key, pair)
-            continue
-        drop_first(queue)
-        token = num_items + state_3[MADE]
-        made[state_3[MADE]], supports[state_3[MADE]] = pair, most
-        state_3[MADE] += 1
-        sizes_T[token], born_T[token] = size, most
-        free = state_3[FREE]
-        intersect(
-            lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]], shared_B
-        )
-        shared = shared_B[:most]
-        lists[free : free + most] = shared
-        starts_T[token], ends_T[token] = free, free + most
-        state_3[FREE] = free + most
-        if row_T[one] >= 0:
-            clear_bits(shared, bits_DW[row_T[one]])
-        if row_T[other] >= 0:
-            clear_bits(shared, bits_DW[row_T[other]])
-        if most >= dense:
-            row_T[token] = state_3[ROWS]
-            set_bits(shared, bits_DW[state_3[ROWS]])
-            state_3[ROWS] += 1
-        ends_T[one] = starts_T[one] + remove(lists[starts_T[one] : ends_T[one]], shared)
-        ends_T[other] = starts_T[other] + remove(lists[starts_T[other] : ends_T[other]], shared)
-        num_touched = replace(
-            offsets_B1, tokens_L, fill_B, shared, one, other, token, counts_T, touched_T
-        )  # fmt: skip
-        num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
-        kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
-        for at in range(kept):
-            partner = best_K[at]
-            expected = scale * born_T[partner] * born_T[token]
-            key = worth(
-                best_counts_K[at], expected, size + sizes_T[partner], popularity, size_price
-            )
-            add(queue, key, pack(token, partner))
+    """Make one token of two in all bags that hold both, and queue what stands beside it."""
+    one, other = pair >> HALF, pair & LOWER_HALF
+    if ends_T[one] - starts_T[one] > ends_T[other] - starts_T[other]:
+        one, other = other, one
+    most = intersect(
+        lists[starts_T[one] : ends_T[one]], lists[starts_T[other] : ends_T[other]], shared_B
+    )
+    shared = shared_B[:most]
+    size = sizes_T[one] + sizes_T[other]
+    token = num_items + state_3[MADE]
+    made[state_3[MADE]], supports[state_3[MADE]] = pair, most
+    state_3[MADE] += 1
+    sizes_T[token], born_T[token] = size, most
+    free = state_3[FREE]
+    lists[free : free + most] = shared
+    starts_T[token], ends_T[token] = free, free + most
+    state_3[FREE] = free + most
+    if row_T[one] >= 0:
+        clear_bits(shared, bits_DW[row_T[one]])
+    if row_T[other] >= 0:
+        clear_bits(shared, bits_DW[row_T[other]])
+    if most >= dense:
+        row_T[token] = state_3[ROWS]
+        set_bits(shared, bits_DW[state_3[ROWS]])
+        state_3[ROWS] += 1
+    ends_T[one] = starts_T[one] + remove(lists[starts_T[one] : ends_T[one]], shared)
+    ends_T[other] = starts_T[other] + remove(lists[starts_T[other] : ends_T[other]], shared)
+    num_touched = replace(
+        offsets_B1, tokens_L, fill_B, shared, one, other, token, counts_T, touched_T
+    )  # fmt: skip
+    num_touched = _drop_large(touched_T, num_touched, sizes_T, counts_T, max_size - size)
+    kept = keep_best(touched_T[:num_touched], counts_T, least, best_K, best_counts_K)
+    for at in range(kept):
+        partner = best_K[at]
+        expected = scale * born_T[token] * born_T[partner]
+        key = worth(best_counts_K[at], expected, size + sizes_T[partner], popularity, size_price)
+        add(queue, key, pack(token, partner))
 
 
 @jit

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_torchrec.containers import remade
 from grace_torchrec.errors import NotSupported
 
 ALIGNMENT = 8
@@ -107,9 +108,7 @@ def _rebuilt(value: Any, arrays: Iterator[Array]) -> Any:
         ids, lengths = torch.from_numpy(next(arrays)), torch.from_numpy(next(arrays))
         weights = None if value.weights_or_none() is None else torch.from_numpy(next(arrays))
         return KeyedJaggedTensor(value.keys(), ids, weights, lengths)
-    if isinstance(value, dict):
-        return {key: _rebuilt(part, arrays) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [_rebuilt(part, arrays) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return remade(value, [_rebuilt(part, arrays) for part in inner])
     return value

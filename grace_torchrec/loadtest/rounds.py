@@ -22,7 +22,7 @@ from grace_torchrec.loadtest.notes import notes_of
 from grace_torchrec.loadtest.processes import Rig
 from grace_torchrec.loadtest.subject import Subject
 from grace_torchrec.serve.request_form import form_of
-from grace_torchrec.timing import Samples
+from grace_torchrec.timing import Samples, load_now
 
 FIGURES = ("p50", "p95", "p99", "service_p50", "service_p95", "service_p99", "throughput")
 RESAMPLES = 2000
@@ -80,7 +80,7 @@ def load_test(
     """
     chosen = chosen_entrants(settings, recorder is not None)
     control = next((e for e in chosen.values() if e.processes > 1), None)
-    models, load_before = Models(subject, settings.streams), os.getloadavg()[0]
+    models, load_before = Models(subject, settings.streams), load_now()
     clients = settings.clients if settings.pattern is None else (0,)
     found: dict[tuple[int, str], list[Measured]] = {}
     before: list[Measured] = []  # a round that is not counted, but for its errors
@@ -100,7 +100,7 @@ def load_test(
                     kept.append(measured)
     result = _result(subject, settings, clients, list(chosen), found)
     result["errors"] += sum(measured.errors for measured in before)
-    result["machine"] = {"cores": os.cpu_count() or 0, "load_before": round(load_before, 2)}
+    result["machine"] = {"cores": os.cpu_count() or 0, "load_before": load_before}
     result["notes"] = notes_of(result)
     return result
 

@@ -15,12 +15,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec import api
+from grace_torchrec.containers import remade
 from grace_torchrec.demo.batches import history_batches
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.loadtest.encoding import flat_answer
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.serve.convert import convert
-from grace_torchrec.serve.request_form import Alone, form_of
+from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
@@ -55,13 +56,14 @@ class Subject:
             GraceError: there are no requests, or of several kinds.
             NotSupported: rows of requests cannot be told, so they cannot be joined.
         """
-        kinds = {form_of(request).kind for request in requests}
+        forms = [form_of(request) for request in requests]
         if not requests:
             raise GraceError(
                 "load test: no requests; give batches that are not empty, or fewer rows a request"
             )
-        if any(_holds_alone(kind) for kind in kinds):
+        if any(form.is_alone for form in forms):
             raise NotSupported("load test: requests hold what cannot be joined row by row")
+        kinds = {form.kind for form in forms}
         if len(kinds) > 1:
             raise GraceError(f"load test: requests are of {len(kinds)} kinds; give one kind")
         with torch.no_grad():
@@ -173,14 +175,7 @@ def _cut(value: Any, first: int, last: int) -> Any:
             None if part is None else torch.cat([part[a:b] for a, b in spans]) for part in parts
         )
         return KeyedJaggedTensor(value.keys(), ids, weights, lengths.clone())
-    if isinstance(value, dict):
-        return {key: _cut(part, first, last) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts = [_cut(part, first, last) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return remade(value, [_cut(part, first, last) for part in inner])
     return value
-
-
-def _holds_alone(kind: Any) -> bool:
-    """Tell whether a kind holds a part that is never joined."""
-    return isinstance(kind, Alone) or (isinstance(kind, tuple) and any(map(_holds_alone, kind)))

@@ -4,7 +4,7 @@ Flow: Plan + model -> *GraceEmbeddingBagCollection* in the place of stock collec
 
 Read in this order:
 
-- in and out: swap, refusals, fitting; the proof: verify;
+- in and out: swap, refusals, fitting; the proof: verify, verified;
 - the module: embedding_bag_collection, stored_tables;
 - a batch on its way: bags, rewriter, tier_bags, lookup;
 - batches rewritten ahead: rewritten_batch, rewrite_ahead;

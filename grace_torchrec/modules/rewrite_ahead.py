@@ -15,6 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.ops_rows import rewrite_features
+from grace_torchrec.containers import remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
@@ -87,7 +88,7 @@ def rewrite_one(batch: Any, modules: Modules) -> Any:
     parts[places[0]] = RewrittenBatch(bags, rows)
     if not isinstance(batch, list | tuple):
         return parts[0]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return remade(batch, parts)
 
 
 def rows_of(bags: KeyedJaggedTensor, module: GraceEmbeddingBagCollection) -> RewrittenRows:

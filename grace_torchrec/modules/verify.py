@@ -8,7 +8,6 @@ Shapes: F features, B bags of each, D dimension.
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one, swapped_modules
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.modules.verified import TableCheck, Verified
 
 # Most a pooled value may differ, relative to the sum of the absolute values behind it: for the
 # rounding of rows as they are stored, and for float32 sums, whose error grows with the bag
@@ -31,68 +31,6 @@ ROUNDING = {"fp32": 1e-5, "fp16": 1e-3}
 PER_ROOT_OF_LENGTH = 8 * 2.0**-24
 CHUNK_IDS = 1 << 16
 NO_CODE = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True)
-class TableCheck:
-    """What was compared for one table.
-
-    Attributes:
-        table: Dotted path of the table.
-        ids: Ids asked for.
-        rows_read: Rows that were read for them.
-        max_abs_error: Largest absolute difference of any pooled value.
-        max_rel_error: The same, over the sum of absolute values behind the pooled value.
-        stale: Why its sums do not match its rows, None if they all do.
-        equal: Whether all is within rounding.
-        non_finite: Pooled values that are NaN or infinite in the originals: these have no error.
-    """
-
-    table: str
-    ids: int
-    rows_read: int
-    max_abs_error: float
-    max_rel_error: float
-    stale: str | None
-    equal: bool
-    non_finite: int = 0
-
-    @property
-    def cut(self) -> float:
-        """Share of row reads that the sums saved."""
-        return 1 - self.rows_read / self.ids if self.ids else 0.0
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The result of :func:`verify`."""
-
-    tables: tuple[TableCheck, ...]
-    batches: int
-
-    def __bool__(self) -> bool:
-        """Be ``equal``: ``assert verify(..)`` asserts what it seems to."""
-        return self.equal
-
-    @property
-    def equal(self) -> bool:
-        """Whether every table is equal within rounding and none is stale."""
-        return all(table.equal for table in self.tables)
-
-    @property
-    def max_abs_error(self) -> float:
-        """Largest absolute difference of any table."""
-        return max((table.max_abs_error for table in self.tables), default=0.0)
-
-    @property
-    def non_finite(self) -> int:
-        """Pooled values of all tables that are NaN or infinite in the originals."""
-        return sum(table.non_finite for table in self.tables)
-
-    @property
-    def max_rel_error(self) -> float:
-        """Largest relative difference of any table."""
-        return max((table.max_rel_error for table in self.tables), default=0.0)
 
 
 def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
@@ -115,9 +53,9 @@ def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
         )
     stale = {path: module.stale_tables() for path, module in found}
     comparisons = {path: _Comparison(module) for path, module in found}
-    count = 0 if any(stale.values()) else _run(model, batches, found, comparisons)
+    count, rewrote = (0, 0) if any(stale.values()) else _run(model, batches, found, comparisons)
     checks = [check for path, _ in found for check in comparisons[path].checks(path, stale[path])]
-    return Verified(tuple(checks), count)
+    return Verified(tuple(checks), count, rewrote)
 
 
 def _run(
@@ -125,9 +63,9 @@ def _run(
     batches: Iterable[Any],
     found: list[tuple[str, GraceEmbeddingBagCollection]],
     comparisons: dict[str, "_Comparison"],
-) -> int:
-    """Run the model with every comparison hooked in; return the number of batches."""
-    count = 0
+) -> tuple[int, int]:
+    """Run the model with every comparison hooked in; return how many batches, and how many rewritten."""
+    count, rewrote = 0, 0
     # Plain bags would read the plain rows of tables planned ahead, and prove nothing of their sums.
     ahead = any(module.has_ahead for _, module in found)
     modules = swapped_modules(model) if ahead else {}
@@ -137,13 +75,16 @@ def _run(
             stack.callback(hook.remove)
             comparisons[path].reads = stack.enter_context(module.counting_reads())
         for batch in batches:
-            given = rewrite_one(batch, modules) if ahead and _is_plain(batch) else batch
+            rewritten = ahead and _is_plain(batch)
+            given = rewrite_one(batch, modules) if rewritten else batch
             with torch.no_grad():
                 model(*given) if isinstance(given, tuple | list) else model(given)
-            count += 1
+            count, rewrote = count + 1, rewrote + rewritten
+            for comparison in comparisons.values():
+                comparison.count(rewritten)
     if not count:
         raise GraceError("verify: no batches were given; give one or more")
-    return count
+    return count, rewrote
 
 
 def _is_plain(batch: Any) -> bool:
@@ -166,6 +107,27 @@ class _Comparison:
         self.beyond = [False] * len(plans)
         self.non_finite = [0] * len(plans)
         self.reads = torch.zeros(len(self.table_of), 2, dtype=torch.int64, device="cpu")
+        self.seen = torch.zeros_like(self.reads)  # of the batches before
+        self.as_given = torch.zeros_like(self.reads)
+        self.ahead_F = torch.tensor(
+            [plans[t].lookup == "ahead" for t in self.table_of], dtype=torch.bool
+        )
+        self.rewrote = False
+
+    def count(self, rewritten: bool) -> None:
+        """Count what the last batch reads as it was given.
+
+        Args:
+            rewritten: Whether it was plain and rewritten here: served plain, a table planned ahead
+                reads a row for each of its ids.
+        """
+        now = self.reads.cpu()
+        read = now - self.seen
+        self.seen = now.clone()
+        if rewritten:
+            read[self.ahead_F, 1] = read[self.ahead_F, 0]
+            self.rewrote = True
+        self.as_given += read
 
     @torch.no_grad()
     def __call__(
@@ -223,7 +185,9 @@ class _Comparison:
         checks = []
         for t, name in enumerate(self.names):
             of_table = [f for f, table in enumerate(self.table_of) if table == t]
-            ids, rows = self.reads[of_table].sum(0).tolist()
+            ids, rows = self.as_given[of_table].sum(0).tolist()
+            proven = int(self.reads[of_table, 1].sum())
+            is_ahead = self.rewrote and bool(self.ahead_F[of_table].any())
             checks.append(
                 TableCheck(
                     table=f"{path}.{name}" if path else name,
@@ -234,6 +198,7 @@ class _Comparison:
                     stale=stale.get(name),
                     equal=not self.beyond[t] and name not in stale,
                     non_finite=self.non_finite[t],
+                    rewritten_rows_read=proven if is_ahead else None,
                 )
             )
         return checks

@@ -5,7 +5,8 @@ Flow: TableSpec + Profile + MemoryModel + PlanOptions -> *Plan* -> modules, serv
 Read in this order:
 
 - what is asked: table_spec, options;
-- the value: plan, table_plan, prediction, curve, held (its bytes), inner_tables (what it is served from);
+- the value: plan, table_plan, prediction, curve, held (its bytes), inner_tables (what it is served from),
+  claims (which of its times are said out loud);
 - what a table could store: cannot_gain, candidates, choose, offers, asked (the rows bags ask for);
 - which of it, and where, all tables together: pricing, cpu_lookup_cost, sharing, ordering, settle;
 - the whole: make, sharding (several ranks);

@@ -2,6 +2,8 @@
 
 Flow: two PlanSummaries -> *PlanDiff* -> the command ``diff``.  Plans of ours and of TorchRec can be
 compared with each other: what one of them does not say is not compared.
+Times of two plans say which is better only where both are of one machine and of the same bags; where
+they are not, *apart* says so and nobody should divide them.
 Derived: sums are told apart by a 64-bit hash of their items, which two different sums share once in
 2**64 tries; so plans with millions of sums are compared in seconds.
 Shapes: R sums, S items of all sets.
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.shards import Sharding
-from grace_torchrec.plans.summary import Contents, PlanSummary, TableSummary, TierPart
+from grace_torchrec.plans.summary import RATE, TIMES, Contents, PlanSummary, TableSummary, TierPart
 from grace_torchrec.sums.stored_sums import StoredSums
 
 Hashes = npt.NDArray[np.uint64]
@@ -87,6 +89,8 @@ class PlanDiff:
         totals: Memory -> what all tables together cost there, where it differs.
         time_s: Seconds of the slower memory before and after, where it differs.
         ranks: Tables of the swapped model that other ranks hold, or hold otherwise.
+        apart: Why times before and after cannot be compared, a sentence each; empty where they can.
+        against_stock: Claimed speed over that of the stock model, each on its own machine and bags.
     """
 
     before: str
@@ -99,6 +103,8 @@ class PlanDiff:
     totals: Mapping[str, tuple[Change, ...]]
     time_s: Change | None
     ranks: tuple[Change, ...] = ()
+    apart: tuple[str, ...] = ()
+    against_stock: Change | None = None
 
     @property
     def differs(self) -> bool:
@@ -107,7 +113,8 @@ class PlanDiff:
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object of ``diff --json``."""
-        return {"differs": self.differs, **asdict(self)}
+        kind = {"times": TIMES, "times_compare": not self.apart}
+        return {"differs": self.differs, **kind, **asdict(self)}
 
 
 def diff_plans(before: PlanSummary, after: PlanSummary) -> PlanDiff:
@@ -133,7 +140,36 @@ def diff_plans(before: PlanSummary, after: PlanSummary) -> PlanDiff:
         totals=_by_tier(before.tiers, after.tiers),
         time_s=next(_changes(before, after, ("time_s",)), None),
         ranks=tuple(_ranks(before.sharding, after.sharding)),
+        apart=tuple(_apart(before, after)),
+        against_stock=next(_changes(before, after, ("time_ratio",)), None)
+        if before.claimed_s is not None and after.claimed_s is not None
+        else None,
     )
+
+
+def _apart(before: PlanSummary, after: PlanSummary) -> Iterator[str]:
+    """Yield why the times of two plans of ours say nothing of which plan is better."""
+    if before.kind != after.kind or before.kind != "grace":
+        return
+    rates = [
+        {name: value for name, value in plan.settings.items() if name.endswith(RATE)}
+        for plan in (before, after)
+    ]
+    if before.machine != after.machine:
+        yield (
+            f"the plans are for different machines, {before.machine} and {after.machine}: their times "
+            "say nothing of which plan is better"
+        )
+    elif rates[0] != rates[1]:
+        yield (
+            f"the plans are for different bandwidths of {before.machine}: their times say nothing of "
+            "which plan is better"
+        )
+    if before.settings.get("profile") != after.settings.get("profile"):
+        yield (
+            "the plans were made from different profiles: their times are of different held-out bags "
+            "and cannot be compared"
+        )
 
 
 def _ranks(before: Sharding | None, after: Sharding | None) -> Iterator[Change]:

@@ -79,7 +79,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     document = document_of_today(document, schema)
     only(document, KEYS, where)
     part(document, "software", dict, where)
-    memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory")
+    memory = parse_memory(part(document, "memory", dict, where), f"{where}: memory", schema)
     options = parse_options(part(document, "options", dict, where), f"{where}: options", schema)
     tables: dict[str, TablePlan] = {}
     for index, entry in enumerate(part(document, "tables", list, where)):

@@ -25,6 +25,7 @@ from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.texts import names, quoted
 from grace_torchrec.plans.versions import (
     SCHEMA,
+    memory_of_today,
     options_of_today,
     prediction_of_today,
     table_of_today,
@@ -70,12 +71,13 @@ def arrays_fingerprint(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
     return artifact.fingerprint(*(x for name in sorted(arrays) for x in (name, arrays[name])))
 
 
-def parse_memory(document: Mapping[str, Any], where: str) -> MemoryModel:
+def parse_memory(document: Mapping[str, Any], where: str, schema: int = SCHEMA) -> MemoryModel:
     """Build the memory model.
 
     Raises:
         GraceError: a key or value is not what a plan holds.
     """
+    document = memory_of_today(document, schema)
     part(document, "machine", str, where)
     tiers = []
     for tier in part(document, "tiers", list, where):
@@ -130,7 +132,7 @@ def parse_table(
     placement = _parse_placement(part(entry, "placement", dict, where), hot_items, where)
     predicted = part(entry, "predicted", dict, where)
     part(predicted, "extra_bytes", int, where)
-    if schema < SCHEMA:
+    if schema < 3:
         part(predicted, "ids", int, where)
         part(predicted, "stock_s", float, where)
     extra = extra_of(sums, placement)

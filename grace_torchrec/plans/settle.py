@@ -12,6 +12,7 @@ import numpy as np
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice, Finalist
+from grace_torchrec.plans.claims import Claim, claims_of
 from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.offers import SETS, offer_of, shares_for
@@ -49,10 +50,12 @@ def settle(
         finalists, refused = _may_be_taken(spec, choice, memory, options)
         offers.append(offer_of(spec, choice, finalists, shares, refused, by_row))
     settled = share(offers, memory, options.rewriting == "ahead", contested)
-    return tuple(
+    tables = [
         _table_plan(one, choice, memory, options)
         for one, choice in zip(settled, choices, strict=True)
-    )
+    ]
+    claims = claims_of(tables, memory).tables
+    return tuple(_with_claim(table, claims[table.spec.key], memory) for table in tables)
 
 
 def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -> bool:
@@ -125,6 +128,17 @@ def _table_plan(
     )
 
 
+def _with_claim(table: TablePlan, claim: Claim, memory: MemoryModel) -> TablePlan:
+    """End the reason of a used table with the gain that is claimed."""
+    if table.verdict != "use":
+        return table
+    if not claim.doubt and table.predicted.time_ratio < 1:
+        told = f"slower alone, all tables together are faster on {memory.machine}"
+    else:
+        told = claim.reason(memory.machine)
+    return replace(table, reason=f"{table.reason}: {told}")
+
+
 def _rewrites_on_cpu(memory: MemoryModel, options: PlanOptions) -> bool:
     """Tell whether rewriting is in the way of every id, on a CPU, and nobody insists on it."""
     return memory.hbm is None and options.lookup == "auto" and options.rewriting == "in_line"
@@ -157,7 +171,7 @@ def _refusal(settled: Settled, memory: MemoryModel) -> str:
 def _reason(
     settled: Settled, predicted: Prediction, finalist: Finalist | None, memory: MemoryModel
 ) -> str:
-    """Say what a used table gains by what."""
+    """Say by what a used table gains; how much comes when all tables are known."""
     if settled.option is not None:
         parts = [f"sums cut {predicted.cut:.1%} of row reads on validation bags"]
         again = repeated_share(settled.offer.bags.validation, settled.offer.bags.fit)
@@ -172,10 +186,7 @@ def _reason(
     if finalist is not None and finalist.refit.counted_share < 1:
         share = finalist.refit.counted_share
         parts.append(f"pairs were counted on {share:.1%} of the bags")
-    stored = "; ".join(parts)
-    if predicted.time_ratio < 1:
-        return f"{stored}: slower alone, all tables together are faster on {memory.machine}"
-    return f"{stored}: modelled {predicted.time_ratio:.2f} times faster on {memory.machine}"
+    return "; ".join(parts)
 
 
 def _lookup(num_sums: int, options: PlanOptions) -> TableLookup:

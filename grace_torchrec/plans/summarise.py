@@ -3,10 +3,12 @@
 Flow: Plan -> *PlanSummary* -> inspect, diff, report.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
+from grace_torchrec.plans.claims import Claim, claims_of
 from grace_torchrec.plans.plan import Plan, TablePlan
-from grace_torchrec.plans.summary import Contents, PlanSummary, TableSummary, TierPart
+from grace_torchrec.plans.summary import RATE, Contents, PlanSummary, TableSummary, TierPart
 
 
 def summarise(plan: Plan, source: str = "") -> PlanSummary:
@@ -16,27 +18,33 @@ def summarise(plan: Plan, source: str = "") -> PlanSummary:
         plan: The plan.
         source: Where it was read, for people.
     """
-    memory = plan.memory
+    memory, claims = plan.memory, claims_of(plan.tables.values(), plan.memory)
+    names = [tier.name for tier in memory.tiers]
     return PlanSummary(
         kind="grace",
         source=source,
         machine=memory.machine,
         rooms={tier.name: tier.num_bytes for tier in memory.tiers},
-        tables=tuple(_table(t, [tier.name for tier in memory.tiers]) for t in plan.tables.values()),
+        tables=tuple(_table(t, names, claims.tables[key]) for key, t in plan.tables.items()),
         settings={
             **asdict(plan.options),
             "uvm": memory.uvm,
             "beta": memory.beta,
+            "cache_bytes": memory.cache_bytes,
+            "launch_s": memory.launch_s,
+            **{f"{tier.name}{RATE}": tier.bytes_per_s for tier in memory.tiers},
             "profile": plan.profile_fingerprint,
         },
         sharding=plan.sharding,
+        ids_for_a_launch=claims.ids_for_a_launch,
     )
 
 
-def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
+def _table(table: TablePlan, tier_names: Sequence[str], claim: Claim) -> TableSummary:
     """Read one table of our plan."""
     placed, told = table.placement, table.predicted
     seconds = {"hbm": told.hbm_s, "host": told.host_s}
+    claimed = {"hbm": claim.hbm_s, "host": claim.host_s}
     stock = {"hbm": told.stock_hbm_s, "host": told.stock_host_s}
     sums = {"hbm": placed.num_hbm_sums, "host": placed.num_sums - placed.num_hbm_sums}
     tiers = []
@@ -52,6 +60,7 @@ def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
                 reads=use.reads,
                 time_s=seconds[name],
                 stock_s=stock[name],
+                claimed_s=claimed[name],
             )
         )
     return TableSummary(
@@ -69,5 +78,6 @@ def _table(table: TablePlan, tier_names: list[str]) -> TableSummary:
         ids=told.ids,
         extra_bytes=told.extra_bytes,
         metadata_bytes=told.metadata_bytes,
+        doubt=claim.doubt,
         contents=Contents(table.sums, placed.hot_items),
     )

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from grace_sharding.shards import Sharding
 from grace_torchrec.sums.stored_sums import StoredSums
 
+TIMES = "modelled: bytes of held-out bags over bandwidths of the machine; not measured"
+RATE = "_bytes_per_s"  # settings of a plan: the bandwidth of each memory
 Kind = Literal["grace", "torchrec"]
 
 
@@ -30,8 +32,9 @@ class TierPart:
         hot_rows: Copies of rows whose originals are in host memory.
         bytes: Bytes of all of these, metadata included.
         reads: Rows that the bags of the profile read here.
-        time_s: Seconds that held-out bags keep this memory busy.
+        time_s: Seconds that held-out bags keep this memory busy, modelled from bytes and bandwidth.
         stock_s: The same for the stock table.
+        claimed_s: ``time_s`` as far as a gain is claimed (``plans.claims``).
     """
 
     tier: str
@@ -42,6 +45,7 @@ class TierPart:
     reads: int | None = None
     time_s: float | None = None
     stock_s: float | None = None
+    claimed_s: float | None = None
 
     @property
     def rows(self) -> int | None:
@@ -76,6 +80,7 @@ class TableSummary:
         ids: Ids of the held-out bags.
         extra_bytes: Every byte over the stock model.
         metadata_bytes: Of these, the arrays that turn ids into stored rows.
+        doubt: Why no gain in time is claimed; empty where one may be.
         contents: The stored rows themselves.
     """
 
@@ -93,6 +98,7 @@ class TableSummary:
     ids: int | None = None
     extra_bytes: int | None = None
     metadata_bytes: int | None = None
+    doubt: str = ""
     contents: Contents | None = field(default=None, repr=False)
 
     @property
@@ -106,6 +112,11 @@ class TableSummary:
         return slowest(part.stock_s for part in self.tiers)
 
     @property
+    def claimed_s(self) -> float | None:
+        """Seconds of this table as far as a gain is claimed: the slower memory."""
+        return slowest(part.claimed_s for part in self.tiers)
+
+    @property
     def extra_rows(self) -> int:
         """Sums and hot rows, in all memories."""
         return sum(part.sums + part.hot_rows for part in self.tiers)
@@ -115,6 +126,7 @@ class TableSummary:
         names = (
             "table", "verdict", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
             "in_line_cut", "ahead_cut", "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
+            "claimed_s", "doubt",
         )  # fmt: skip
         tiers = {part.tier: _tier_document(part, self.tiers) for part in self.tiers}
         return {**{name: getattr(self, name) for name in names}, "tiers": tiers}
@@ -132,6 +144,8 @@ class PlanSummary:
         tables: One entry for each table.
         settings: What was asked for and what it was made from, name -> value.
         sharding: Which rank holds what, where the plan was made for ranks.
+        ids_for_a_launch: Ids of a batch from which the claimed gain is more than one kernel launch;
+            None where that is not known.
     """
 
     kind: Kind
@@ -141,6 +155,7 @@ class PlanSummary:
     tables: tuple[TableSummary, ...]
     settings: Mapping[str, Any]
     sharding: Sharding | None = None
+    ids_for_a_launch: int | None = None
 
     @property
     def tiers(self) -> tuple[TierPart, ...]:
@@ -169,9 +184,20 @@ class PlanSummary:
         return slowest(part.stock_s for part in self.tiers)
 
     @property
+    def claimed_s(self) -> float | None:
+        """Seconds of all tables as far as a gain is claimed: the slower memory."""
+        return slowest(part.claimed_s for part in self.tiers)
+
+    @property
     def time_ratio(self) -> float:
-        """Stock time over ours (1 where nothing is read)."""
-        return self.stock_s / self.time_s if self.time_s and self.stock_s is not None else 1.0
+        """Stock time over the claimed one (1 where nothing is read, or no gain is claimed)."""
+        claimed_s = self.claimed_s
+        return self.stock_s / claimed_s if claimed_s and self.stock_s is not None else 1.0
+
+    @property
+    def doubted(self) -> tuple[TableSummary, ...]:
+        """Tables that are used without a claim that it saves time."""
+        return tuple(table for table in self.tables if table.doubt)
 
     def verdicts(self) -> dict[str, int]:
         """How many tables have each verdict, the most frequent one first."""
@@ -191,6 +217,10 @@ class PlanSummary:
             "verdicts": self.verdicts(),
             "time_s": self.time_s,
             "stock_s": self.stock_s,
+            "claimed_s": self.claimed_s,
+            "time_ratio": None if self.stock_s is None else self.time_ratio,
+            "ids_for_a_launch": self.ids_for_a_launch,
+            "times": TIMES,
             "tiers": {
                 part.tier: {**_tier_document(part, tiers), "room_bytes": self.rooms.get(part.tier)}
                 for part in tiers
@@ -227,6 +257,7 @@ def _together(name: str, parts: list[TierPart]) -> TierPart:
         reads=_total([part.reads for part in parts]),
         time_s=_total([part.time_s for part in parts]),
         stock_s=_total([part.stock_s for part in parts]),
+        claimed_s=_total([part.claimed_s for part in parts]),
     )
 
 

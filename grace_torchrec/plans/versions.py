@@ -7,6 +7,7 @@ Schema 1 (before several methods): method ``grace`` only, its size limit chosen 
 no curve, no cuts of candidates, no reads of sums; extra bytes without the sets kept for rebuilding.
 Schemas 1 and 2: the time of the stock table, not in which memory it is spent.
 They are plans for one device only: no sharding.
+Schemas 1 to 3: no caches and no launches of the machine, so gains of tables that a cache holds were claimed.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.plans.held import Extra
 
-SCHEMA = 3
+SCHEMA = 4
 OLDEST = 1
 SAME_TIME = 1e-6  # relative: times that differ by less are one time
 
@@ -23,6 +24,12 @@ SAME_TIME = 1e-6  # relative: times that differ by less are one time
 def document_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
     """Return a whole document with today's keys; its parts stay as they are."""
     return {"sharding": None, **document} if schema < 3 else dict(document)
+
+
+def memory_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
+    """Return the memory of a plan with today's keys."""
+    unknown = {"cache_bytes": None, "launch_s": None} if schema < 4 else {}
+    return {**unknown, **document}
 
 
 def options_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:

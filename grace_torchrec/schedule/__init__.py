@@ -13,10 +13,9 @@ Read in this order:
 - the model that follows it: lower, lifetimes, graph_module, straight_code, backends, tensor_pool;
 - the proof: program, telling, race_check, in_flight, interleavings;
 - a server that decides as queries come: stream_choice, embedding_order, monitor, online; segments and
-  segment_program (what it launches), stream_sets (where), told_streams (what they were told, to check);
+  segment_program (what it launches), stream_sets and cpu_streams (where);
 - how long it takes: replay (one query), arrivals and simulator (many, and the paper's rivals);
-- other ways to run it: capture (CUDA graphs), compiling (torch.compile);
-- CPU streams, to test what a GPU would run: cpu_streams, worker_program, row_cache.
+- other ways to run it: capture (CUDA graphs), compiling (torch.compile).
 
 Files ``_*.py`` hold the compiled loops of these.
 """

@@ -121,7 +121,7 @@ class CudaBackend:
         pool_bytes: int = 64 << 20,
     ) -> None:
         if not torch.cuda.is_available():
-            raise NotSupported("CudaBackend: no GPU here; use NullBackend or CpuStreams")
+            raise NotSupported("CudaBackend: no GPU here; use NullBackend")
         if not 1 <= num_streams <= MOST_CUDA_STREAMS:
             raise NotSupported(
                 f"CudaBackend: {num_streams} streams; PyTorch has {MOST_CUDA_STREAMS} different "

@@ -151,7 +151,7 @@ class _Lowering:
             if op in waited_for:
                 self._mark(op)
             self._read(op)
-        self._join(waited_for)
+        self._join()
         return Lowered(schedule, tuple(self.steps))
 
     def _forked_by_hand(self) -> set[int]:
@@ -209,7 +209,7 @@ class _Lowering:
             for reader in self.readers[base]
         )
 
-    def _join(self, waited_for: set[int]) -> None:
+    def _join(self) -> None:
         """Let stream 0 wait for every stream's last operator that it does not know."""
         last: dict[int, int] = {}
         for op in self.schedule.order_n:

@@ -36,6 +36,31 @@ class OpStat:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """How costs were measured: what a reader needs to trust them.
+
+    Attributes:
+        rounds: Timed rounds.
+        least_us: Microseconds of the shortest round, all operators one after another.
+        median_us: Of the median round.
+        q20_us: That 20 % of the rounds stay under.
+        q80_us: That 80 % of them stay under.
+        unsteady: The rounds differ so much that the machine was busy with something else.
+        load: Of the machine before, None where it does not say.
+        cores: Of the machine.
+    """
+
+    rounds: int
+    least_us: float
+    median_us: float
+    q20_us: float
+    q80_us: float
+    unsteady: bool
+    load: float | None
+    cores: int
+
+
+@dataclass(frozen=True)
 class OpStats:
     """Costs of all operators of one graph.
 
@@ -44,6 +69,7 @@ class OpStats:
         source: Where they come from: ``cpu``, ``cuda``, ``nsight``, ``roofline`` or ``json``.
         device: What they were measured on, or estimated for.
         stats: One for each operator, in order.
+        timed: How they were measured; None where they were not, or it is not known.
 
     Raises:
         GraceError: a time is negative or not a number, or a grid is below one.
@@ -53,6 +79,7 @@ class OpStats:
     source: str
     device: str
     stats: tuple[OpStat, ...]
+    timed: Timed | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -95,9 +122,16 @@ class OpStats:
             )
 
     @classmethod
-    def of(cls, graph: OpGraph, stats: Sequence[OpStat], source: str, device: str) -> "OpStats":
+    def of(
+        cls,
+        graph: OpGraph,
+        stats: Sequence[OpStat],
+        source: str,
+        device: str,
+        timed: Timed | None = None,
+    ) -> "OpStats":
         """Return costs that belong to ``graph``."""
-        found = cls(graph.fingerprint(), source, device, tuple(stats))
+        found = cls(graph.fingerprint(), source, device, tuple(stats), timed)
         found.check(graph)
         return found
 
@@ -122,7 +156,7 @@ class CostFile:
             json.dumps(vars(op) | asdict(stat))
             for op, stat in zip(self.graph.ops, self.stats.stats, strict=True)
         ]
-        head = {
+        head: dict[str, Any] = {
             "format": FORMAT,
             "name": self.graph.name,
             "fingerprint": self.stats.fingerprint,
@@ -130,6 +164,8 @@ class CostFile:
             "device": self.stats.device,
             "note": self.note,
         }
+        if self.stats.timed is not None:
+            head["timed"] = asdict(self.stats.timed)
         lines = ",\n  ".join(ops)
         text = json.dumps(head, indent=1)[:-2] + f',\n "ops": [\n  {lines}\n ]\n}}\n'
         Path(path).write_text(text, encoding="utf-8")
@@ -163,6 +199,9 @@ class CostFile:
         ops = [{k: v for k, v in op.items() if k not in names} for op in document["ops"]]
         graph = OpGraph.from_json({"name": document["name"], "ops": ops})
         stats = tuple(OpStat(**{k: op[k] for k in names}) for op in document["ops"])
-        found = OpStats(document["fingerprint"], document["source"], document["device"], stats)
+        timed = Timed(**document["timed"]) if "timed" in document else None
+        found = OpStats(
+            document["fingerprint"], document["source"], document["device"], stats, timed
+        )
         found.check(graph)
         return cls(graph, found, str(document["note"]))

@@ -5,19 +5,22 @@ by torch.profiler, or in an export of Nsight Systems, belong to the range that l
 (:mod:`grace_torchrec.schedule.launches`).
 """
 
+import os
 import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.schedule.launches import RANGE_PREFIX, VIEW_PREFIX, from_chrome_trace
 from grace_torchrec.schedule.op_graph import OpGraph
-from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.op_stats import OpStat, OpStats, Timed
+from grace_torchrec.timing import Samples, load_now
 
 CPU_LAUNCH_US = 3.0  # host time of a kernel launch, where only a CPU was measured
 
@@ -64,7 +67,7 @@ def profile_cpu(
         example: Positional arguments of one batch.
         rounds: Timed rounds.
     """
-    run = TimedRun(gm, {})
+    run, load = TimedRun(gm, {}), load_now()
     with torch.inference_mode():
         for _ in range(rounds + 2):
             run.run(*example)
@@ -73,7 +76,19 @@ def profile_cpu(
         us = sum(min(run.seconds[node][2:]) for node in op.nodes) * 1e6
         out = run.bytes_out[op.nodes[0]]
         stats.append(OpStat(round(us, 3), CPU_LAUNCH_US, max(1, out // 4096), out))
-    return OpStats.of(graph, stats, "cpu", f"CPU, {torch.get_num_threads()} threads")
+    device = f"CPU, {torch.get_num_threads()} threads"
+    return OpStats.of(graph, stats, "cpu", device, _timed(graph, run, rounds, load))
+
+
+def _timed(graph: OpGraph, run: TimedRun, rounds: int, load: float | None) -> Timed:
+    """Return the spread of whole rounds: operators are told by their shortest times alone."""
+    nodes = [run.seconds[node][2:] for op in graph.ops for node in op.nodes]
+    whole = Samples(np.array(nodes, np.float64).reshape(len(nodes), rounds).sum(axis=0) * 1e6)
+    least, median, q20, q80 = (
+        round(us, 3) for us in (float(whole.values_R.min()), whole.median, whole.q20, whole.q80)
+    )
+    cores = os.cpu_count() or 0
+    return Timed(rounds, least, median, q20, q80, whole.is_unsteady, load, cores)
 
 
 def profile_cuda(

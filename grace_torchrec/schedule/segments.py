@@ -38,7 +38,8 @@ def fused(runs: Runs, schedule: Schedule, times_us: Sequence[float], least_us: f
     """Join runs that take less than a hand-over with a neighbour, shortest first.
 
     A neighbour is the run before or behind it on its stream, or one that it needs or that needs it;
-    the shorter one is taken.  Two runs become one only if no third must run between them.
+    the shorter one is taken.  Two runs become one only if no third must run between them.  A joined
+    run has the stream, and the place among the others, of its first part.
 
     Args:
         runs: Of :func:`cut`.
@@ -49,14 +50,9 @@ def fused(runs: Runs, schedule: Schedule, times_us: Sequence[float], least_us: f
     Returns:
         Runs, each after those it needs.
     """
-    while True:
-        runs = ordered(runs, schedule.graph, schedule.order_n)
-        pair = _pair_to_join(runs, schedule, times_us, least_us)
-        if pair is None:
-            return runs
-        first, second = pair
-        kept = [run for place, run in enumerate(runs) if place not in pair]
-        runs = [*kept, runs[first] + runs[second]]
+    found = _Joining(ordered(runs, schedule.graph, schedule.order_n), schedule, times_us)
+    found.join_short(least_us)
+    return ordered([run for run in found.runs if run], schedule.graph, schedule.order_n)
 
 
 def needs_of(runs: Runs, graph: OpGraph) -> list[list[int]]:
@@ -91,36 +87,88 @@ def ordered(runs: Runs, graph: OpGraph, order_n: Sequence[int]) -> Runs:
     return found
 
 
-def _pair_to_join(
-    runs: Runs, schedule: Schedule, times_us: Sequence[float], least_us: float
-) -> tuple[int, int] | None:
-    """Return the places of the next two runs to join, in their order; None: all are long enough."""
-    times = [sum(times_us[op] for op in run) for run in runs]
-    short = sorted((p for p, us in enumerate(times) if us < least_us), key=times.__getitem__)
-    if not short:
-        return None
-    needs = needs_of(runs, schedule.graph)
-    before: list[int] = []  # all that each run needs, as bit sets
-    for needed in needs:
-        before.append(sum(1 << need for need in needed))
-        for need in needed:
-            before[-1] |= before[need]
-    for place in short:
-        near = _neighbours(place, runs, needs, schedule.stream_n)
-        for other in sorted(near, key=times.__getitem__):
+class _Joining:
+    """Runs while they are joined, by their places; what was joined to another run is left empty.
+
+    A run that needs others can be joined with the last of them, and so with the first of those that
+    need it: nothing must run between.  So only a run with no neighbour at all is never joined.
+
+    Args:
+        runs: Each after those it needs.
+        schedule: Stream of each operator.
+        times_us: Time of each operator.
+    """
+
+    def __init__(self, runs: Runs, schedule: Schedule, times_us: Sequence[float]) -> None:
+        self.runs = list(runs)
+        self.times_us = [sum(times_us[op] for op in run) for run in runs]
+        self.needs = [set(needed) for needed in needs_of(runs, schedule.graph)]
+        self.users: list[set[int]] = [set() for _ in runs]
+        self.before = [0] * len(runs)  # all that a run needs, in any number of steps, as bit sets
+        self.previous, self.next = [-1] * len(runs), [-1] * len(runs)  # on its stream
+        last: dict[int, int] = {}
+        for place, run in enumerate(runs):
+            for need in self.needs[place]:
+                self.users[need].add(place)
+                self.before[place] |= self.before[need] | 1 << need
+            stream = schedule.stream_n[run[0]]
+            self._link(last.get(stream, -1), place)
+            last[stream] = place
+
+    def join_short(self, least_us: float) -> None:
+        """Join runs shorter than ``least_us`` until none of them can be."""
+        short = [(us, place) for place, us in enumerate(self.times_us) if us < least_us]
+        heapify(short)
+        while short:
+            us, place = heappop(short)
+            if not self.runs[place] or self.times_us[place] != us:
+                continue  # it was joined meanwhile
+            pair = self._pair(place)
+            if pair is not None:
+                self._join(*pair)
+                if self.times_us[pair[0]] < least_us:
+                    heappush(short, (self.times_us[pair[0]], pair[0]))
+
+    def _pair(self, place: int) -> tuple[int, int] | None:
+        """Return a run and the shortest it can be joined with, in their order, if there is any."""
+        beside = {self.previous[place], self.next[place]} - {-1}
+        near = beside | self.needs[place] | self.users[place]
+        for _, other in sorted((self.times_us[other], other) for other in near):
             first, second = sorted((place, other))
-            between = (need for need in needs[second] if need != first)
-            if not any(before[need] >> first & 1 for need in between):
+            if self.before[first] >> second & 1:
+                first, second = second, first
+            if not any(self.before[need] >> first & 1 for need in self.needs[second]):
                 return first, second
-    return None
+        return None
 
+    def _join(self, first: int, second: int) -> None:
+        """Join two runs: the second becomes part of the first."""
+        self._link(self.previous[second], self.next[second])
+        self.runs[first], self.runs[second] = self.runs[first] + self.runs[second], ()
+        self.times_us[first] += self.times_us[second]
+        for mine, theirs in ((self.needs, self.users), (self.users, self.needs)):
+            for other in mine[second]:
+                theirs[other].discard(second)
+                theirs[other].add(first)
+            mine[first] = (mine[first] | mine[second]) - {first, second}
+            theirs[first].discard(first)
+        self.before[first] = (self.before[first] | self.before[second]) & ~(1 << first)
+        self._tell_users(first)
 
-def _neighbours(
-    place: int, runs: Runs, needs: list[list[int]], stream_n: Sequence[int]
-) -> set[int]:
-    """Return the runs that one may be joined with, if nothing must run between."""
-    stream = stream_n[runs[place][0]]
-    same = [other for other, run in enumerate(runs) if stream_n[run[0]] == stream]
-    at = same.index(place)
-    found = {other for other, needed in enumerate(needs) if place in needed} | set(needs[place])
-    return found | set(same[max(at - 1, 0) : at]) | set(same[at + 1 : at + 2])
+    def _tell_users(self, place: int) -> None:
+        """Add what a run needs, and itself, to what those that need it do."""
+        told = [place]
+        while told:
+            place = told.pop()
+            known = self.before[place] | 1 << place
+            for user in self.users[place]:
+                if known & ~self.before[user]:
+                    self.before[user] |= known
+                    told.append(user)
+
+    def _link(self, previous: int, following: int) -> None:
+        """Let one run be followed by another on its stream; -1 is none."""
+        if previous >= 0:
+            self.next[previous] = following
+        if following >= 0:
+            self.previous[following] = previous

@@ -13,11 +13,12 @@ import weakref
 from dataclasses import dataclass, field
 
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.serve.answering import fail
 from grace_torchrec.serve.metrics import EngineMetrics
 from grace_torchrec.serve.request_queue import Rejected, RequestQueue
 from grace_torchrec.serve.shadow import Shadow
 from grace_torchrec.serve.shared_streams import SharedStreams
-from grace_torchrec.serve.workers import Workers, fail
+from grace_torchrec.serve.workers import Workers
 
 CLOSES = "engine: it is closing and accepts no more requests"
 EXIT_S = 5.0  # what is under way when the interpreter exits has so long

@@ -15,7 +15,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.numbers import is_count
 from grace_torchrec.plans.options import BadIds
 from grace_torchrec.schedule.kept import KeptSchedule
-from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.op_stats import OpStat, OpStats, Timed
 from grace_torchrec.serve.row_types import RowType
 from grace_torchrec.serve.served import Conversion, Served, Target
 from grace_torchrec.strict_files import read_json
@@ -121,7 +121,11 @@ def _wrong(found: ServedDocument) -> str:
 def _stats(document: Mapping[str, Any]) -> OpStats:
     """Return the costs of the operators."""
     stats = tuple(OpStat(**stat) for stat in document["stats"])
-    return OpStats(document["fingerprint"], document["source"], document["device"], stats)
+    timed = document.get("timed")  # folders of earlier releases lack it
+    return OpStats(
+        document["fingerprint"], document["source"], document["device"], stats,
+        None if timed is None else Timed(**timed),
+    )  # fmt: skip
 
 
 def _kept(document: Mapping[str, Any]) -> KeptSchedule:

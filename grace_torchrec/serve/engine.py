@@ -19,6 +19,7 @@ from torch import nn
 
 from grace_torchrec.arguments import expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.serve.answering import Duties, expire
 from grace_torchrec.serve.crew import Crew, timed_out
 from grace_torchrec.serve.metrics import EngineMetrics, Now
 from grace_torchrec.serve.model_switch import ModelSwitch
@@ -28,7 +29,7 @@ from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
 from grace_torchrec.serve.segmented_model import streams_for
 from grace_torchrec.serve.shadow import Shadow, ShadowCounts
 from grace_torchrec.serve.worker_streams import device_of, ready_event
-from grace_torchrec.serve.workers import Duties, Workers, expire
+from grace_torchrec.serve.workers import Workers
 
 
 class Engine:
@@ -76,21 +77,14 @@ class Engine:
         shadow_tolerance: float = 1e-4,
     ) -> None:
         expect_model("Engine", served)
-        for name, number, least in (
-            ("max_inflight", max_inflight, 1),
-            ("streams", 1 if streams is None else streams, 1),
-            ("max_batch", max_batch, 1),
-            ("max_wait_ms", max_wait_ms, 0),
-            ("max_queue", max_queue, 1),
-        ):
-            expect_number("Engine", name, number, least)
+        _check_numbers(
+            max_inflight=max_inflight, streams=1 if streams is None else streams,
+            max_batch=max_batch, max_wait_ms=max_wait_ms, max_queue=max_queue,
+        )  # fmt: skip
         expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
-        is_class = isinstance(recorder, type)
-        if recorder is not None and (is_class or not callable(getattr(recorder, "observe", None))):
-            told = "a class" if is_class else f"a {type(recorder).__name__} without observe()"
-            raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
+        observe = _observer(recorder)
         self._device = device_of(served)
         shared = None
         if streams is not None:
@@ -112,7 +106,6 @@ class Engine:
         self.metrics = EngineMetrics(
             partial(_now, self._queue, outlook, self._switch, self._shadow, max_batch)
         )
-        observe: Callable[[Any], None] | None = recorder.observe if recorder is not None else None
         self._workers = Workers(
             Duties(
                 self._queue, self._switch.held, self.metrics, self._outlook,
@@ -255,6 +248,25 @@ class Engine:
     def _start_workers(self) -> None:
         """Let there be a thread for each batch in flight, and one that rewrites ahead."""
         self._workers.start(self._max_inflight + bool(self._switch.live.ahead))
+
+
+def _check_numbers(**numbers: float) -> None:
+    """Refuse an argument below its least: 0 milliseconds, 1 of all else."""
+    for name, number in numbers.items():
+        expect_number("Engine", name, number, 0 if name == "max_wait_ms" else 1)
+
+
+def _observer(recorder: Any) -> Callable[[Any], None] | None:
+    """Return what is shown every batch; None: nobody is."""
+    if recorder is None:
+        return None
+    observe = getattr(recorder, "observe", None)
+    is_class = isinstance(recorder, type)
+    if is_class or not callable(observe):
+        told = "a class" if is_class else f"a {type(recorder).__name__} without observe()"
+        raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
+    found: Callable[[Any], None] = observe
+    return found
 
 
 def _now(

@@ -5,7 +5,7 @@ Bags are joined row-wise: ``KeyedJaggedTensor.concat`` joins features.
 Shapes: R requests, F features, B rows of all requests, B_r of request r, L ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_torchrec.containers import remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
@@ -56,16 +57,10 @@ def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
             raise CannotSplit(f"a KeyedTensor whose keys are dimension {output.key_dim()}")
         keys, lengths = output.keys(), output.length_per_key()
         return [KeyedTensor(keys, lengths, values) for values in split(output.values(), rows_R)]
-    if isinstance(output, dict):
-        columns = [split(value, rows_R) for value in output.values()]
-        return [
-            type(output)(zip(output, parts, strict=True))
-            for parts in _of_each(columns, len(rows_R))
-        ]
-    if isinstance(output, list | tuple):
-        columns = [split(value, rows_R) for value in output]
-        make = type(output)._make if hasattr(output, "_make") else type(output)
-        return [make(parts) for parts in _of_each(columns, len(rows_R))]
+    if isinstance(output, dict | list | tuple):
+        inner = output.values() if isinstance(output, dict) else output
+        columns = [split(value, rows_R) for value in inner]
+        return [remade(output, parts) for parts in _of_each(columns, len(rows_R))]
     if output is None:
         return [None] * len(rows_R)
     raise CannotSplit(f"an output of type {type(output).__name__}")
@@ -77,8 +72,8 @@ def original_bags(batch: Any) -> list[KeyedJaggedTensor]:
         return [batch.bags]
     if isinstance(batch, KeyedJaggedTensor):
         return [batch]
-    if isinstance(batch, dict | list | tuple):
-        inner = batch.values() if isinstance(batch, dict) else batch
+    if isinstance(batch, Mapping | list | tuple):
+        inner = batch.values() if isinstance(batch, Mapping) else batch
         return [bags for part in inner for bags in original_bags(part)]
     return []
 
@@ -98,10 +93,9 @@ def _join_part(parts: tuple[Any, ...]) -> Any:
     if isinstance(first, KeyedJaggedTensor):
         return join_bags(parts)
     if isinstance(first, dict):
-        return type(first)((key, _join_part(tuple(part[key] for part in parts))) for key in first)
+        return remade(first, [_join_part(tuple(part[key] for part in parts)) for key in first])
     if isinstance(first, list | tuple):
-        inner = [_join_part(column) for column in zip(*parts, strict=True)]
-        return first._make(inner) if hasattr(first, "_make") else type(first)(inner)
+        return remade(first, [_join_part(column) for column in zip(*parts, strict=True)])
     return first  # equal in all of them
 
 

@@ -6,6 +6,7 @@ Bags for tables planned ``ahead`` are rewritten here, on the worker's thread, be
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
-from grace_torchrec.serve.segmented_model import serving
+from grace_torchrec.serve.segmented_model import caches_of, serving
 from grace_torchrec.serve.shared_streams import SharedStreams
 
 
@@ -31,6 +32,7 @@ class LiveModel:
     Attributes:
         ahead: Collections with tables planned ``ahead``, by path; empty where there are none.
         splits: False once an output was seen that cannot be given to several requests.
+        caches: What its batches change on shared streams; empty where they share none.
 
     Raises:
         NotSupported: a model is in training mode.
@@ -41,7 +43,9 @@ class LiveModel:
             if module is not None and module.training:
                 raise NotSupported(f"engine: {name} is in training mode; call {name}.eval() first")
         self.model, self.stock, self.splits = model, stock, True
+        self.caches: frozenset[str] = frozenset()
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
+        self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
         self.ahead: Modules = {
             module.path: module
             for module in model.modules()
@@ -57,6 +61,22 @@ class LiveModel:
             NotSupported: the model's operators are not scheduled over streams.
         """
         self._on_shared = serving(self.model, streams)
+        self.caches = caches_of(self.model)
+
+    def follow(self, old: "LiveModel") -> None:
+        """Take the place of a model, whose last batches may be under way, as those before it may."""
+        earlier = (weakref.ref(old), *old._earlier)
+        self._earlier = tuple(model for model in earlier if model() is not None)
+
+    def wait_for_caches(self) -> None:
+        """Wait for the batches of earlier models that use a cache of this one.
+
+        Each model keeps a cache on one stream, and knows nothing of what others chose.
+        """
+        for model in self._earlier:
+            old = model()
+            if old is not None and self.caches & old.caches:
+                old.wait_until_unused()
 
     @contextmanager
     def used(self) -> Iterator[None]:

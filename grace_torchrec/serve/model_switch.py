@@ -47,6 +47,7 @@ class ModelSwitch:
                 if live is self.live:  # else it was replaced before it was held
                     self._here.holds = True
                     try:
+                        live.wait_for_caches()
                         yield live, self.with_stock
                     finally:
                         self._here.holds = False
@@ -68,7 +69,9 @@ class ModelSwitch:
             NotSupported: a model is in training mode, or it cannot share the streams.
         """
         old = self.live
-        self.live = self._sharing(served, old.stock if stock is None else stock)
+        new = self._sharing(served, old.stock if stock is None else stock)
+        new.follow(old)
+        self.live = new
         self.replaced += 1
         return old
 

@@ -75,7 +75,8 @@ class Outlook:
     @property
     def mean_error_us(self) -> float:
         """Mean difference of expected and real ends of batches so far."""
-        return self.monitor.mean_error_us
+        with self._lock:
+            return self.monitor.mean_error_us
 
     def _batch_us(self, rows: int) -> float:
         """Return the expected time of a batch."""

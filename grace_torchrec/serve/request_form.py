@@ -3,11 +3,12 @@
 Flow: arguments of one request -> *form_of* -> queue, which joins requests of equal kind.
 What is cheap to check is checked here, at the door.  What is malformed in another way than its
 numbers (a missing key, another type) is of another kind, so it meets no other request.  What is
-joined takes on no property of its mates: of tensors that are not plain, of values of types that are
-not known, a joined one may.
+joined takes on no property of its mates: of tensors that are not plain, of values and containers of
+types that are not known, a joined one may.
 Shapes: F features, B rows of the request, L ids.
 """
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from grace_torchrec.containers import remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
@@ -33,9 +35,14 @@ class Form:
     rows: int
     kind: Hashable
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the request is never joined, not even with a blank row."""
+        return isinstance(self.kind, Alone)
+
 
 class Alone:
-    """A kind that equals no other: the request is never joined."""
+    """A kind that equals no other."""
 
 
 def form_of(batch: tuple[Any, ...]) -> Form:
@@ -43,7 +50,8 @@ def form_of(batch: tuple[Any, ...]) -> Form:
 
     Args:
         batch: Positional arguments of the model: tensors with a row for each row of the request,
-            bags, numbers and texts, in tuples, lists or dicts.
+            bags, numbers and texts, in tuples, lists or dicts.  Anything else is computed alone,
+            as it is.
 
     Raises:
         GraceError: rows of two arguments differ, or lengths of bags do not fit their ids.
@@ -59,7 +67,7 @@ def form_of(batch: tuple[Any, ...]) -> Form:
                 f"request: {first} has {count} rows, {where} has {number}; "
                 "give each argument one row for each row of the request"
             )
-    return Form(count, kind)
+    return Form(count, Alone() if _holds_alone(kind) else kind)
 
 
 def _kind(value: Any, where: str, rows: dict[str, int]) -> Hashable:
@@ -77,17 +85,32 @@ def _kind(value: Any, where: str, rows: dict[str, int]) -> Hashable:
         return stamps, weighted, _kind_of_bags(value.bags, where, rows)
     if isinstance(value, KeyedJaggedTensor):
         return _kind_of_bags(value, where, rows)
-    if isinstance(value, dict):
-        named = ((key, _kind(v, f"{where}[{key!r}]", rows)) for key, v in value.items())
-        return type(value), tuple(named)
-    if isinstance(value, list | tuple):
-        inner = (_kind(v, f"{where}[{place}]", rows) for place, v in enumerate(value))
-        return type(value), tuple(inner)
+    if isinstance(value, dict | list | tuple):
+        return _kind_of_container(value, where, rows)
     if type(value) is float:
         return float, value.hex()  # 0.0 equals -0.0, and is another number
     if value is None or type(value) in (bool, int, str):
         return type(value), value
     return Alone()
+
+
+def _kind_of_container(
+    value: dict[Any, Any] | list[Any] | tuple[Any, ...], where: str, rows: dict[str, int]
+) -> Hashable:
+    """Return the kind of a container: its type, keys and parts."""
+    keys: tuple[Any, ...] = tuple(value) if isinstance(value, dict) else ()
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    kinds = tuple(_kind(part, f"{where}[{key!r}]", rows) for key, part in parts)
+    if type(value) in (dict, OrderedDict, list, tuple) or hasattr(value, "_fields"):
+        return type(value), keys, kinds
+    if type(value) is defaultdict:
+        return defaultdict, value.default_factory, keys, kinds
+    return Alone()  # what else it knows would be lost, or its mates'
+
+
+def _holds_alone(kind: Hashable) -> bool:
+    """Tell a kind with a part that equals no other."""
+    return isinstance(kind, Alone) or (isinstance(kind, tuple) and any(map(_holds_alone, kind)))
 
 
 def _is_plain(value: Tensor) -> bool:
@@ -191,13 +214,7 @@ def _blank(value: Any) -> Any:
             lengths=bags.lengths().new_zeros(len(bags.keys())),
             stride=1,
         )
-    if isinstance(value, dict):
-        return type(value)((key, _blank(v)) for key, v in value.items())
-    if isinstance(value, list | tuple):
-        return _like(value, [_blank(v) for v in value])
+    if isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+        return remade(value, [_blank(part) for part in inner])
     return value
-
-
-def _like(value: Any, parts: list[Any]) -> Any:
-    """Return parts in a list, tuple or named tuple such as ``value`` is."""
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from grace_torchrec.errors import NotSupported
+from grace_torchrec.schedule.in_flight import resources
 from grace_torchrec.schedule.online import OnlineScheduler
 from grace_torchrec.schedule.segment_program import (
     SegmentProgram,
@@ -29,8 +30,8 @@ from grace_torchrec.serve.shared_streams import SharedStreams
 class SegmentedModel:
     """One model on shared streams.
 
-    Each model has a scheduler of its own: while the last batches of a replaced model are under way,
-    the new one's does not see their load, nor caches that both hold.
+    Each model has a scheduler of its own, which sees no other's load and knows no other's caches:
+    batches of two models that use the same cache must not be under way at a time.
 
     Args:
         shared: The streams.
@@ -184,6 +185,20 @@ def serving(model: nn.Module, shared: SharedStreams) -> Callable[[Sequence[Any]]
     if isinstance(model, Served):
         return lambda batch: model.run_by(segmented.run, *batch)
     return lambda batch: segmented.run(module, *batch)
+
+
+def caches_of(model: nn.Module) -> frozenset[str]:
+    """Return the names of what a model's operators change: each is to stay on one stream.
+
+    Args:
+        model: What ``convert`` returned, or a scheduled GraphModule.
+
+    Raises:
+        NotSupported: the model's operators are not scheduled.
+    """
+    lowered = check_scheduled(scheduled_module(model)).lowered
+    assert lowered is not None
+    return frozenset(resources(lowered))
 
 
 def scheduled_module(model: nn.Module) -> nn.Module:

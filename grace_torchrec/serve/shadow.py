@@ -4,10 +4,11 @@ Flow: answered requests, sampled -> a thread of its own -> the other model -> *S
 No request waits for it: what comes while it has enough to do is left out, and counted.
 """
 
+import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 Compute = Callable[[tuple[Any, ...]], Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class Shadow:
             wanted = other(batch)
             difference = largest_difference(answer, wanted)
         except Exception:  # whatever the other model raises: it is counted, serving goes on
+            logger.debug("shadow: a request could not be compared", exc_info=True)
             return ShadowCounts(**{**counts, "failed": self.counts.failed + 1})
         counts["compared"] += 1
         counts["different"] += not difference <= self.tolerance
@@ -153,7 +156,7 @@ def copied(answer: Any) -> Any:
     """Return an answer in memory of its own: whoever gets the other may write into it.
 
     Args:
-        answer: Tensors and KeyedTensors in dicts, lists and tuples, which become plain dicts and
+        answer: Tensors and KeyedTensors in mappings, lists and tuples, which become plain dicts and
             tuples: not every type of them can be made anew.  Anything else is kept.
     """
     if isinstance(answer, Tensor):
@@ -162,7 +165,7 @@ def copied(answer: Any) -> Any:
         return KeyedTensor(
             answer.keys(), answer.length_per_key(), answer.values().clone(), answer.key_dim()
         )
-    if isinstance(answer, dict):
+    if isinstance(answer, Mapping):
         return {key: copied(value) for key, value in answer.items()}
     if isinstance(answer, list | tuple):
         return tuple(copied(value) for value in answer)
@@ -173,7 +176,7 @@ def largest_difference(a: Any, b: Any) -> float:
     """Return the largest absolute difference of two answers.
 
     Args:
-        a: Tensors and KeyedTensors in dicts, lists and tuples.
+        a: Tensors and KeyedTensors in mappings, lists and tuples.
         b: The same structure; infinity is returned where it is not, or where a number is missing
             in one of them only.
     """
@@ -182,7 +185,7 @@ def largest_difference(a: Any, b: Any) -> float:
         return largest_difference(a.values(), b.values()) if same else float("inf")
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _of_tensors(a, b)
-    if isinstance(a, dict) and isinstance(b, dict):
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
         if a.keys() != b.keys():
             return float("inf")
         return max((largest_difference(a[key], b[key]) for key in a), default=0.0)

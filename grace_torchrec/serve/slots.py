@@ -44,7 +44,8 @@ class Slots(Generic[T]):
     @property
     def contents(self) -> list[T]:
         """The contents there are, the one that readers see first."""
-        return self._contents[self._active :] + self._contents[: self._active]
+        active = self._active  # looked at once: a writer may be about to change it
+        return self._contents[active:] + self._contents[:active]
 
     def reading(self) -> "_Reading[T]":
         """Give a content and its version in a ``with`` block; neither changes inside it.

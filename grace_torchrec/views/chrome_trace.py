@@ -1,5 +1,7 @@
 """A schedule as a trace that Perfetto and chrome://tracing open.
 
+Times are predicted from the costs of the operators; the process says so.
+
 Flow: Schedule -> *JSON values*: a track a stream, a slice an operator, an arrow a wait.
 """
 
@@ -18,7 +20,7 @@ def chrome_trace(schedule: Schedule) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = [
         {
-            "ph": "M", "name": "process_name", "pid": 0, "args": {"name": schedule.graph.name},
+            "ph": "M", "name": "process_name", "pid": 0, "args": {"name": f"{schedule.graph.name}, predicted"},
         }
     ]  # fmt: skip
     for stream in range(schedule.num_streams):

@@ -15,10 +15,11 @@ from grace_torchrec.views.tables import Grid, short_names
 
 COLUMNS = ("table", "memory", "what", "before", "after", "change")
 LEFT = frozenset({"table", "memory", "what", "setting", "before ", "after "})
+NAMES = {"time_s": "modelled time"}
 SHOWN = {
     "time_s": seconds_text, "bytes": bytes_text, "row_bytes": bytes_text, "cut": share_text,
     "in_line_cut": share_text, "ahead_cut": share_text,
-    "hbm bytes": bytes_text, "host bytes": bytes_text,
+    "hbm bytes": bytes_text, "host bytes": bytes_text, "cache_bytes": bytes_text, "launch_s": seconds_text,
 }  # fmt: skip
 
 
@@ -37,12 +38,20 @@ def _head(diff: PlanDiff) -> list[str]:
     lines = [f"{diff.before} -> {diff.after}"]
     if not diff.differs:
         return [*lines, f"the same plan: {diff.same:,} tables are equal"]
+    lines += diff.apart
     if diff.time_s is not None:
         before, after = diff.time_s.before, diff.time_s.after
         ratio = before / after if after else float("inf")
         word = f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio:.2f} times as slow"
         lines.append(
-            f"held-out bags: {seconds_text(before)} before, {seconds_text(after)} after, {word}"
+            f"held-out bags, modelled: {seconds_text(before)} before, {seconds_text(after)} after"
+            + ("" if diff.apart else f", {word}")
+        )
+    if diff.against_stock is not None:
+        before, after = diff.against_stock.before, diff.against_stock.after
+        lines.append(
+            f"claimed over stock, modelled: {before:.2f} times the speed before, {after:.2f} after"
+            + (", each on its own machine and bags" if diff.apart else "")
         )
     lines.append(f"{len(diff.tables):,} of {len(diff.tables) + diff.same:,} tables differ")
     for what, tables in (("only before", diff.removed), ("only after", diff.added)):
@@ -84,7 +93,7 @@ def _rows(name: str, table: TableDiff) -> list[tuple[str, ...]]:
 def _cells(change: Change) -> tuple[str, str, str, str]:
     """Return what, before, after, and the difference of two numbers."""
     before, after = change.before, change.after
-    name = change.name.removesuffix("_s").replace("_", " ")
+    name = NAMES.get(change.name, change.name.replace("_", " "))
     moved = ""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (before, after)):
         size = _text(change.name, abs(after - before))

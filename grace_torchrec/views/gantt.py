@@ -64,8 +64,8 @@ def _title(schedule: Schedule) -> str:
     """Return what the chart is of, and how good it is."""
     one = sum(schedule.times_us)
     return escape(
-        f"{schedule.graph.name}: {schedule.makespan_us:.1f} us on {schedule.num_streams} streams, "
-        f"bound {schedule.bound_us:.1f} us, one stream {one:.1f} us"
+        f"{schedule.graph.name}: predicted {schedule.makespan_us:.1f} us on {schedule.num_streams} "
+        f"streams, bound {schedule.bound_us:.1f} us, one stream {one:.1f} us"
     )
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from grace_torchrec.plans.summary import PlanSummary, TableSummary
+from grace_torchrec.views.claim_text import speed_text
 from grace_torchrec.views.tables import short_names
 
 MOST_TABLES = 20
@@ -40,7 +41,7 @@ def plan_figure(summary: PlanSummary) -> Any | None:
     axes.set_ylim(len(tables) - 0.5, -0.5)
     axes.set_xlabel("us that held-out bags keep a memory busy (modelled)")
     told = f"{summary.machine}: {summary.cut:.1%} of the row reads saved, "
-    axes.set_title(f"{told}{summary.time_ratio:.2f} times as fast", loc="left")
+    axes.set_title(f"{told}{speed_text(summary)}", loc="left")
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     if named:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grace_torchrec.plans.summary import PlanSummary, TableSummary, TierPart, slack_s
+from grace_torchrec.views.claim_text import MODELLED, doubt_lines, speed_text
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text, share_text
 from grace_torchrec.views.tables import Grid, short_names
 
@@ -21,7 +22,8 @@ LEFT = frozenset(
     {"table", "memory", "verdict", "method", "lookup", "reason", "setting", "value", "shards "}
 )
 NOTES = (
-    "reads: rows that the bags of the profile read; time: of the held-out bags, modelled",
+    "reads: rows that the bags of the profile read, counted; time: of the held-out bags, modelled from "
+    "bytes and bandwidths, not measured",
     "slack: how long this memory waits until the slower one is done",
 )
 
@@ -68,9 +70,10 @@ def _head(summary: PlanSummary) -> list[str]:
     lines = [headline(summary)]
     if summary.time_s and summary.stock_s is not None:
         lines.append(
-            f"lookups of the held-out bags, modelled: {seconds_text(summary.time_s)}, stock "
-            f"{seconds_text(summary.stock_s)}: {summary.time_ratio:.2f} times the speed"
+            f"lookups of the held-out bags, {MODELLED}: {seconds_text(summary.time_s)}, stock "
+            f"{seconds_text(summary.stock_s)}"
         )
+        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary)]
     return lines
 
 
@@ -122,7 +125,7 @@ def _ranks(summary: PlanSummary) -> list[Grid]:
         of_rank.append((f"{rank}", *cells))
     how = [(f"{table.module}.{table.table}", table.told) for table in sharding.tables]
     return [
-        Grid("ranks", ("rank", "shards", "hbm", "host", "batch"), of_rank, LEFT),
+        Grid("ranks", ("rank", "shards", "hbm", "host", "batch, modelled"), of_rank, LEFT),
         Grid("which rank holds what", ("table", "shards "), how, LEFT),
     ]
 

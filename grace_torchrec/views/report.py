@@ -19,6 +19,7 @@ from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.plans.what_if import WhatIf, what_if
 from grace_torchrec.traces.profile import Profile
+from grace_torchrec.views.claim_text import doubt_lines, speed_text
 from grace_torchrec.views.html import Html, element
 from grace_torchrec.views.numbers import bytes_text, seconds_text
 from grace_torchrec.views.report_parts import numbers, section
@@ -141,7 +142,7 @@ def _headline(summary: PlanSummary) -> str:
     used = summary.verdicts().get("use", 0)
     if not used:
         return f"leave this model stock on {summary.machine}"
-    return f"lookups {summary.time_ratio:.2f} times as fast on {summary.machine}"
+    return f"lookups on {summary.machine}: {speed_text(summary)}"
 
 
 def _top(summary: PlanSummary) -> Html:
@@ -153,6 +154,7 @@ def _top(summary: PlanSummary) -> Html:
         "header",
         element("p", f"grace-torchrec plan {summary.source}".rstrip(), class_="eyebrow"),
         element("h1", headline[:1].upper() + headline[1:]),
+        [element("p", f"{line[:1].upper()}{line[1:]}.") for line in doubt_lines(summary)],
         element("dl", [_tile(*tile) for tile in _tiles(summary, told)], class_="tiles"),
         class_="top wrap",
     )
@@ -168,7 +170,7 @@ def _tiles(summary: PlanSummary, verdicts: str) -> list[tuple[str, str, str]]:
     slower = max(summary.tiers, key=lambda part: part.time_s or 0.0)
     return [
         (
-            "Lookup time",
+            "Lookup time, modelled",
             seconds_text(summary.time_s or 0.0),
             f"stock {seconds_text(summary.stock_s or 0.0)}, held-out bags",
         ),
@@ -195,8 +197,8 @@ def _made(summary: PlanSummary) -> Html:
         "Made from",
         element(
             "p",
-            "Rows read and reads saved were counted by the op that serves; times follow from the "
-            "bandwidths of the machine.",
+            "Rows read and reads saved were counted by the op that serves; times are modelled from the "
+            "bandwidths of the machine, not measured.",
         ),
         numbers(
             Grid("Settings", ("setting", "value"), rows, frozenset({"setting", "value"})),

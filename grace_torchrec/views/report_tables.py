@@ -48,7 +48,15 @@ def verdict_section(summary: PlanSummary) -> Html:
     longest = max(
         [max(table.time_s or 0.0, table.stock_s or 0.0) for table in summary.tables], default=0.0
     )
-    heads = ("Table", "Verdict", "Reads saved", "Extra memory", "Time", "Stock", "Reason")
+    heads = (
+        "Table",
+        "Verdict",
+        "Reads saved",
+        "Extra memory",
+        "Time, modelled",
+        "Stock, modelled",
+        "Reason",
+    )
     table = element(
         "table",
         element("thead", element("tr", [_head(name) for name in heads])),
@@ -135,7 +143,11 @@ def _bar_row(what: str, value: str, drawn: Html, under: str) -> Html:
 
 def _head(name: str) -> Html:
     """Return a heading that sorts, except over reasons."""
-    right = "num" if name in ("Reads saved", "Extra memory", "Time", "Stock") else None
+    right = (
+        "num"
+        if name in ("Reads saved", "Extra memory", "Time, modelled", "Stock, modelled")
+        else None
+    )
     if name == "Reason":
         return element("th", name, scope="col")
     return element("th", element("button", name, type="button"), scope="col", class_=right)
@@ -146,8 +158,8 @@ def _verdict_row(table: TableSummary, name: str, longest: float) -> Html:
     cells: Sequence[tuple[str, float | None, str]] = (
         ("Reads saved", table.cut, known(table.cut, ".1%")),
         ("Extra memory", table.extra_bytes, bytes_text(table.extra_bytes or 0)),
-        ("Time", table.time_s, seconds_text(table.time_s or 0.0)),
-        ("Stock", table.stock_s, seconds_text(table.stock_s or 0.0)),
+        ("Time, modelled", table.time_s, seconds_text(table.time_s or 0.0)),
+        ("Stock, modelled", table.stock_s, seconds_text(table.stock_s or 0.0)),
     )
     return element(
         "tr",
@@ -181,6 +193,6 @@ def _time_grid(summary: PlanSummary) -> Grid:
             )
         )
     columns = (
-        "memory", "originals", "sums", "hot rows", "bytes", "of", "full", "reads", "time",
+        "memory", "originals", "sums", "hot rows", "bytes", "of", "full", "reads", "time, modelled",
     )  # fmt: skip
     return Grid("Memories", columns, rows, frozenset({"memory"}))

@@ -38,7 +38,8 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
     told = (
         "The sums and verdicts of this plan, with its rows placed anew for each machine: HBM is "
         "filled to where the slower memory is fastest. Counted on "
-        f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown."
+        f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown. Modelled from "
+        "bandwidths alone: caches, launches and the cost of rewriting are not in these figures."
     )
     sizes = [bytes_text(size) for size in found.hbm_bytes]
     betas = [f"{beta:.3g}" for beta in found.betas]
@@ -56,7 +57,8 @@ def _beta_only(summary: PlanSummary) -> Html:
     grid = sorted({*BETAS, own})
     cells: list[list[Seconds]] = [[(hbm_s, host_s * own / beta, None) for beta in grid]]
     told = (
-        "Every row stays where this plan put it; only the bandwidth of host memory changes. Make the "
+        "Every row stays where this plan put it; only the bandwidth of host memory changes. Modelled "
+        "from bandwidths alone, without caches and launches. Make the "
         "report with --profile to move rows too and to change the size of HBM."
     )
     betas = [f"{beta:.3g}" for beta in grid]
@@ -68,7 +70,7 @@ def _beta_only(summary: PlanSummary) -> Html:
         )
         for n, (text, (h, g, _)) in enumerate(zip(betas, cells[0], strict=True))
     ]
-    heads = [element("th", text, scope="col") for text in ("beta", "time")]
+    heads = [element("th", text, scope="col") for text in ("beta", "time, modelled")]
     table = element(
         "table", element("thead", element("tr", heads)), element("tbody", rows), class_="heat"
     )

@@ -5,10 +5,13 @@ Flow: Scheduled or simulated cells -> *lines* -> command line.
 
 from collections.abc import Mapping, Sequence
 
+from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.schedule import Schedule
 from grace_torchrec.schedule.stream_pass import Scheduled
+from grace_torchrec.views.numbers import known
 
 MOST_ROWS = 60
+PAD = " " * 19
 
 
 def schedule_lines(result: Scheduled) -> list[str]:
@@ -20,14 +23,17 @@ def schedule_lines(result: Scheduled) -> list[str]:
     if result.schedule is None:
         return [f"not scheduled: {result.reason}"]
     schedule = result.schedule
-    lines = list(_operators(schedule)) if result.modified else []
+    lines = ["begin, predicted; stream; cost; kind; operator", *_operators(schedule)]
+    lines = lines if result.modified else []
     lines += [
         f"operators          {len(schedule.graph.ops)}, "
         f"{schedule.graph.parallel_share():.0%} can run beside another",
         f"streams            {schedule.num_streams} of {schedule.machine.streams}",
-        f"makespan           {schedule.makespan_us:.1f} us, "
+        *cost_lines(result.stats),
+        f"makespan           predicted {schedule.makespan_us:.1f} us, "
         f"{schedule.makespan_us / max(schedule.bound_us, 1e-9):.3f} of the bound "
-        f"{schedule.bound_us:.1f} us; one stream {sum(schedule.times_us):.1f} us",
+        f"{schedule.bound_us:.1f} us; one stream {sum(schedule.times_us):.1f} us; by these costs, "
+        "not measured",
     ]
     if result.lowered is not None:
         figures = result.lowered.figures
@@ -42,6 +48,31 @@ def schedule_lines(result: Scheduled) -> list[str]:
         )
     if result.reason:
         lines.append(f"single stream      {result.reason}")
+    return lines
+
+
+def cost_lines(stats: OpStats | None) -> list[str]:
+    """Return where the costs of operators are from, and what weakens them.
+
+    Args:
+        stats: The costs; None where they are not known.
+    """
+    if stats is None:
+        return []
+    word = "estimated" if stats.source == "roofline" else "measured"
+    lines = [f"costs              {word}: {stats.source}, {stats.device}"]
+    timed = stats.timed
+    if timed is None:
+        if word == "measured":
+            lines.append(f"{PAD}spread and load are not known")
+        return lines
+    lines.append(
+        f"{PAD}shortest of {timed.rounds} rounds each; whole rounds "
+        f"{timed.median_us:.1f} us ({timed.q20_us:.1f} to {timed.q80_us:.1f}, 20 to 80 %), least "
+        f"{timed.least_us:.1f}; load before {known(timed.load)} on {timed.cores} cores"
+    )
+    if timed.unsteady:
+        lines.append(f"{PAD}the machine was busy: measure again before you trust them")
     return lines
 
 

@@ -108,7 +108,7 @@ class Board:
                     self._writer.add_scalar(f"{TABLES}/{table}/{name}", value, step)
 
     def schedule(self, schedule: Schedule, step: int = 0) -> None:
-        """Write how a schedule uses its streams: share of the makespan, and operators issued."""
+        """Write how a schedule uses its streams: share of the predicted makespan, operators issued."""
         streams, times = np.asarray(schedule.stream_n), np.asarray(schedule.times_us)
         size = schedule.num_streams
         busy = np.bincount(streams, weights=times, minlength=size) / (schedule.makespan_us or 1.0)

@@ -7,7 +7,7 @@ values are checked, and an error names the file and what is wrong with it.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from grace_sharding.memory_tiers import (
 )
 
 SCHEMA = 1
+OF_THE_DEVICE = ("cache_bytes", "launch_s")  # may be missing: then they are not known
 MOST_BYTES = 1 << 20  # of a file that is read: no model is larger
 
 
@@ -69,7 +70,8 @@ def load_memory(path: str | os.PathLike[str]) -> MemoryModel:
         machine = document["machine"]
         if not isinstance(machine, str):
             raise TypeError("machine is no text")
-        return MemoryModel(machine, tiers, document["uvm"], document["sector_bytes"])
+        device = {name: document.get(name) for name in OF_THE_DEVICE}  # files of earlier releases
+        return MemoryModel(machine, tiers, document["uvm"], document["sector_bytes"], **device)
     except MemoryModelError as error:
         raise MemoryModelError(f"{path}: {error}") from error
     except (KeyError, TypeError) as error:
@@ -99,4 +101,4 @@ def memory_named(name: str, hbm_bytes: int | None = None) -> MemoryModel:
     if memory.hbm is None:
         raise MemoryModelError(f"{name}: the machine has no HBM; {NO_HBM_BYTES}")
     tiers = (Tier("hbm", hbm_bytes, memory.hbm.bytes_per_s), memory.host)
-    return MemoryModel(memory.machine, tiers, memory.uvm, memory.sector_bytes)
+    return replace(memory, tiers=tiers)

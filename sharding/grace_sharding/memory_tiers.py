@@ -3,7 +3,8 @@
 Flow: machine name or own numbers -> *MemoryModel* -> placement and predicted times.
 Source: GRACE, ASPLOS'23 (rows live in HBM and in host memory, both are read at the same time, a
 request is done when the slower of the two is done).  Rates of named machines are those of public
-data sheets; ``machines.json`` says for each whether it is a peak or a usable rate.
+data sheets; ``machines.json`` says for each whether it is a peak or a usable rate, and where the
+bytes of caches and the time of a launch are from.
 """
 
 import json
@@ -68,6 +69,10 @@ class MemoryModel:
         uvm: How the device reads host memory: ``managed`` pages, ``host_mapped`` (zero copy) or
             ``cached`` (a software cache in HBM).
         sector_bytes: Smallest read that a memory serves.
+        cache_bytes: Last cache before the memory of the device that pools (the L2 of a GPU); None: not
+            known. Rates of tiers say nothing about tables that it holds.
+        launch_s: Seconds of one more short kernel on that device; None: not known. A gain that is
+            less is none.
 
     Raises:
         MemoryModelError: tiers are missing or doubled, or a value is out of range.
@@ -80,6 +85,8 @@ class MemoryModel:
     tiers: tuple[Tier, ...]
     uvm: Uvm = "host_mapped"
     sector_bytes: int = 32
+    cache_bytes: int | None = None
+    launch_s: float | None = None
 
     def __post_init__(self) -> None:
         """Check that the tiers make one machine."""
@@ -95,6 +102,18 @@ class MemoryModel:
         if not _is_int(self.sector_bytes) or self.sector_bytes < 1:
             raise MemoryModelError(
                 f"machine {self.machine}: sector_bytes must be an integer >= 1, got {self.sector_bytes!r}"
+            )
+        if self.cache_bytes is not None and not (
+            _is_int(self.cache_bytes) and self.cache_bytes > 0
+        ):
+            raise MemoryModelError(
+                f"machine {self.machine}: cache_bytes must be an integer >= 1 or left out, got "
+                f"{self.cache_bytes!r}"
+            )
+        if self.launch_s is not None and not _is_rate(self.launch_s):
+            raise MemoryModelError(
+                f"machine {self.machine}: launch_s must be a finite number > 0 or left out, got "
+                f"{self.launch_s!r}"
             )
 
     @classmethod
@@ -135,7 +154,14 @@ class MemoryModel:
                     sheet[name]["bytes_per_s"],
                 )
             )
-        return cls(machine, tuple(tiers), uvm)
+        device = sheet.get("device", {})
+        return cls(
+            machine,
+            tuple(tiers),
+            uvm,
+            cache_bytes=device.get("cache_bytes"),
+            launch_s=device.get("launch_s"),
+        )
 
     @property
     def hbm(self) -> Tier | None:

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.rivals.lru import lru_hits
+from bench.rivals.lru import lru_found
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers.npz import read_npz
 from grace_torchrec.traces.trace import Trace
+
+
+def lru_hits(trace, capacity, warm=None):
+    found = lru_found(trace, capacity, warm)
+    return np.bincount(trace.ids_L[found], minlength=trace.num_items)
 
 
 def hits_by_hand(cache, ids, capacity, num_items):

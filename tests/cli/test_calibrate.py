@@ -1,6 +1,7 @@
 """``grace-torchrec calibrate``: one JSON object, a file for plans, and lines for people."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +22,9 @@ def test_it_prints_one_json_object_and_writes_the_file(tmp_path):
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document["bytes_per_s"]["host_gather"] > 0
+    assert {"spread", "unsteady", "load", "cores"} <= document.keys()
+    assert set(document["spread"]) == set(document["bytes_per_s"])
+    assert json.loads(out.read_text())["notes"]["spread"] == document["spread"]
     assert load_memory(out).host.bytes_per_s == document["memory"]["tiers"][-1]["bytes_per_s"]
 
 
@@ -28,3 +32,5 @@ def test_people_read_rates_and_what_was_not_measured():
     result = CliRunner().invoke(calibrate_command, [])
     assert "host_gather" in result.stdout
     assert "not measured:" in result.stdout
+    assert "load before" in result.stdout
+    assert re.search(r"host_copy +[\d.]+ GB/s  \([\d.]+ to [\d.]+\)", result.stdout)

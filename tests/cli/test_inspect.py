@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.cli.diff import diff
 from grace_torchrec.cli.inspect import inspect
 from grace_torchrec.plans.make import make_plan
-from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.traces.profile import Profile, TableProfile
@@ -146,7 +147,7 @@ def test_different_plans_end_with_1_in_every_form(folders, how):
 def test_what_moved_and_its_cost_are_shown_in_80_columns(folders):
     shown = run(diff, folders / "small", folders / "large").stdout
     assert max(map(len, shown.splitlines())) <= 80
-    assert "held-out bags:" in shown
+    assert "held-out bags, modelled:" in " ".join(shown.split())
     assert "hbm bytes" in shown
     assert "t_item" in shown
     assert "1 of 2 tables differ" in shown
@@ -194,3 +195,12 @@ def test_what_is_no_plan_is_one_line(module, plan, words):
     assert result.exit_code != 0
     assert words in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_plans_for_other_machines_are_told_apart_before_any_time(folders, tmp_path):
+    plan = Plan.load(folders / "small")
+    replace(plan, memory=replace(plan.memory, machine="another")).save(tmp_path / "other")
+    for how in ((), ("--format", "markdown")):
+        words = " ".join(run(diff, folders / "small", tmp_path / "other", *how).stdout.split())
+        assert "the plans are for different machines" in words
+        assert "times as" not in words

@@ -1,6 +1,7 @@
 """``grace-torchrec schedule`` and ``simulate``: models by name or function, files, exit codes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,14 @@ def test_a_bundled_model_is_scheduled_proven_and_drawn(tmp_path):
     assert set(found["stream_of"].values()) == set(range(found["streams"]))
     assert json.loads(trace.read_text())["traceEvents"]
     assert svg.read_text().startswith("<svg")
+    assert "predicted" in svg.read_text()
+    assert {"makespan_us", "bound_us", "single_stream_us"} == set(found["predicted"])
+    timed = found["costs"]["timed"]
+    assert 0 < timed["least_us"] <= timed["q20_us"] <= timed["median_us"] <= timed["q80_us"]
+    assert timed["rounds"] > 1
+    assert timed["cores"] == os.cpu_count()
     again = json.loads(run(schedule, "bst", "--stats", costs, "--json").stdout)
+    assert again["costs"] == found["costs"]  # the file says how they were measured
     assert again["makespan_us"] == found["makespan_us"]
 
 
@@ -39,6 +47,8 @@ def test_the_text_is_for_people():
     result = run(schedule, "bst", "--streams", "2")
     assert "race check         0 races in 11 programs" in result.output
     assert "of the bound" in result.output
+    assert "makespan           predicted" in result.output
+    assert "load before" in result.output
 
 
 def test_one_stream_is_no_failure():

@@ -58,11 +58,23 @@ KEYS = st.one_of(
 ENTRIES = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=80)
 
 
+def with_first(queue, more):
+    """The queue with its first entry in the heap, and room for ``more``."""
+    while queue.state_4[queues.HEAP] == 0:
+        keys, pairs = queues.open_next(queue)
+        if pairs.size == 0:
+            break
+        queue = queues.with_room(queue, pairs.size)
+        for key, pair in zip(keys, pairs, strict=True):
+            queues.add(queue, key, pair)
+    return queues.with_room(queue, more)
+
+
 def entries_out(queue):
     """Empty a queue; return (-key, pair) as they leave."""
     left = []
     while True:
-        queue = queues.settled(queue, 1)
+        queue = with_first(queue, 1)
         if queue.state_4[queues.HEAP] == 0:
             return left
         left.append((-float(queue.keys_H[0]), int(queue.pairs_H[0])))
@@ -75,7 +87,7 @@ def test_entries_leave_by_falling_key_then_rising_pair_whatever_the_order_of_the
 ):
     queue = queues.new_queue(0)
     for at in np.random.default_rng(seed).permutation(len(entries)):
-        queue = queues.settled(queue, 1)  # buckets sink into the heap while others still come
+        queue = with_first(queue, 1)  # buckets sink into the heap while others still come
         queues.add(queue, *entries[at])
     assert entries_out(queue) == sorted((-key, pair) for key, pair in entries)
 
@@ -85,11 +97,11 @@ def test_an_entry_that_gets_a_lower_key_waits_its_turn(entries, falls, pair):
     queue = queues.new_queue(0)
     waiting = [(-key, pair) for key, pair in entries]
     heapq.heapify(waiting)
-    queue = queues.settled(queue, len(entries))
+    queue = with_first(queue, len(entries))
     for key, one in entries:
         queues.add(queue, key, one)
     for fall in falls:
-        queue = queues.settled(queue, 2)
+        queue = with_first(queue, 2)
         key = float(queue.keys_H[0]) - fall
         lower = (-key, int(queue.pairs_H[0]))
         stays = queues.stays_first(queue, *(-lower[0], lower[1]))
@@ -101,19 +113,35 @@ def test_an_entry_that_gets_a_lower_key_waits_its_turn(entries, falls, pair):
     assert entries_out(queue) == sorted(waiting)
 
 
+@given(ENTRIES.filter(bool))
+def test_a_bucket_is_opened_whole_and_only_when_those_above_are_empty(entries):
+    queue = queues.with_room(queues.new_queue(0), len(entries))
+    for key, pair in entries:
+        queues.add(queue, key, pair)
+    waiting = sorted(entries)
+    while waiting:
+        keys, pairs = queues.open_next(queue)
+        first = queues.bucket_of(waiting[-1][0])
+        bucket = [entry for entry in waiting if queues.bucket_of(entry[0]) == first]
+        assert sorted(zip(keys.tolist(), pairs.tolist(), strict=True)) == bucket
+        waiting = waiting[: len(waiting) - len(bucket)]
+        assert queue.state_4[queues.HEAP] == 0
+    assert queues.open_next(queue)[1].size == 0
+
+
 def test_a_queue_grows_past_its_first_room():
     rng = np.random.default_rng(0)
     entries = [(float(key), pair) for pair, key in enumerate(rng.integers(0, 3, 5000))]
     queue = queues.new_queue(0)
     for key, pair in entries:
-        queue = queues.settled(queue, 1) if not queues.is_settled(queue, 1) else queue
+        queue = queue if queues.has_room(queue, 1) else queues.with_room(queue, 1)
         queues.add(queue, key, pair)
     assert entries_out(queue) == sorted((-key, pair) for key, pair in entries)
 
 
 @given(st.lists(KEYS, min_size=2, max_size=2).map(sorted))
 def test_a_bucket_is_never_lower_than_that_of_a_lower_key(keys):
-    low, high = map(queues._bucket, keys)
+    low, high = map(queues.bucket_of, keys)
     assert 0 <= low <= high < queues.BUCKETS
 
 

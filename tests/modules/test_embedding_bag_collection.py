@@ -103,12 +103,16 @@ def test_counting_begins_at_zero_each_time(stock, swap_of, batch_of):
         assert reads.tolist() == [[2, 1], [1, 1], [2, 1]]
 
 
+@pytest.mark.parametrize("weighted", [False, True])  # one call, or checked step by step
 @pytest.mark.parametrize("default", [torch.float64, torch.float16])
 def test_the_defaults_of_the_process_do_not_matter(
-    swap_of, collection_of, table_of, batch_of, default
+    swap_of, collection_of, table_of, batch_of, default, weighted
 ):
-    stock = collection_of([table_of(), table_of("t_page", features=("page",), dim=8)])
-    batch = batch_of({"item": [[1, 2, 7], [3, 4, 5]], "page": [[1, 2], []]})
+    tables = [table_of(), table_of("t_page", features=("page",), dim=8)]
+    stock = collection_of(tables, is_weighted=weighted)
+    bags = {"item": [[1, 2, 7], [3, 4, 5]], "page": [[1, 2], []]}
+    weights = {"item": [[2.0, 2.0, 1.0], [0.5, 0.5, 0.5]], "page": [[1.0, 3.0], []]}
+    batch = batch_of(bags, weights if weighted else None)
     want = stock(batch).values()
     swapped = swap_of(stock)
     torch.set_default_dtype(default)

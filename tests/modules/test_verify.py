@@ -332,5 +332,30 @@ def test_verify_rewrites_plain_bags_for_tables_planned_ahead(swap_three, batch_o
     plain = verify(model, batches)
     ahead = verify(model, rewrite(batches, model))
     assert plain.equal
-    assert [t.rows_read for t in plain.tables] == [t.rows_read for t in ahead.tables]
-    assert any(t.rows_read < t.ids for t in plain.tables)
+    for as_plain, as_ahead in zip(plain.tables, ahead.tables, strict=True):
+        proven = as_plain.rewritten_rows_read
+        assert (as_plain.rows_read if proven is None else proven) == as_ahead.rows_read
+        assert as_ahead.rewritten_rows_read is None
+    assert any((t.rewritten_cut or 0) > 0 for t in plain.tables)
+
+
+def test_plain_bags_save_nothing_of_tables_planned_ahead_and_verify_says_so(swap_three, batch_of):
+    """What is counted is what serving the batches as they are reads, not what the proof read."""
+    module = swap_three()
+    model, batch = nn.Sequential(module), batch_of(OF_THREE)
+    with module.counting_reads() as reads, torch.no_grad():
+        model(batch)
+    served = reads.tolist()
+    result = verify(model, [batch, *rewrite([batch], model)])
+    by_table = {plan.spec.key.rpartition(".")[2]: plan for plan in module.table_plans}
+    table_of = [t for t, plan in enumerate(module.table_plans) for _ in plan.spec.features]
+    alone = verify(model, [batch])
+    for t, check in enumerate(alone.tables):
+        rows = sum(served[f][1] for f in range(len(table_of)) if table_of[f] == t)
+        assert check.rows_read == rows
+        ahead = by_table[check.table.rpartition(".")[2]].lookup == "ahead"
+        assert (check.rewritten_rows_read is not None) == ahead
+        if ahead:
+            assert (check.rows_read, check.cut) == (check.ids, 0.0)
+    assert "1 of 2 batches came plain" in result.note
+    assert verify(model, rewrite([batch], model)).note == ""

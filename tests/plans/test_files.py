@@ -122,6 +122,16 @@ def test_a_plan_of_version_2_was_made_for_one_device(tmp_path):
     assert_equal(Plan.load(tmp_path / "plan"), plan)
 
 
+def test_a_plan_of_version_3_knows_no_cache_and_no_launch(tmp_path):
+    """What it says of gains in its reasons stays as it was written."""
+    plan = Plan.load(VERSION_1.with_name("version_3"))
+    assert (plan.memory.cache_bytes, plan.memory.launch_s) == (None, None)
+    assert [table.method for table in plan.tables.values()] == ["grace", "none", "none"]
+    plan.save(tmp_path / "plan")
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == SCHEMA
+    assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
 @pytest.mark.parametrize(
     ("hbm_share", "hbm_s", "host_s"),
     [(1.0, 100 * 64 / 4e9, 0.0), (0.0, 0.0, 100 * 64 / 1e9), (0.4, 40 * 64 / 4e9, 60 * 64 / 1e9)],

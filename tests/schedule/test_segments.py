@@ -9,7 +9,7 @@ from bench.scheduling.random_programs import random_graph, random_lowered
 from grace_torchrec.schedule.lower import Await, Lowered, Mark, Run, Use, lower
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.schedule import Machine, Schedule
-from grace_torchrec.schedule.segments import cut, fused, needs_of
+from grace_torchrec.schedule.segments import Runs, cut, fused, needs_of, ordered
 
 
 def random_case(seed: int) -> tuple[random.Random, Lowered]:
@@ -57,6 +57,60 @@ def test_joined_runs_have_an_order_and_hold_every_operator_after_those_it_needs(
         kept = {frozenset(part) for part in parts if sum(times[op] for op in part) >= least}
         if not least:
             assert {frozenset(run) for run in runs} == kept
+
+
+def plainly_fused(runs: Runs, schedule: Schedule, times: list[float], least: float) -> Runs:
+    """What ``fused`` does, with everything looked at anew for each pair."""
+    runs = ordered(runs, schedule.graph, schedule.order_n)
+    while pair := pair_to_join(runs, schedule, times, least):
+        first, second = pair
+        runs[first], runs[second] = runs[first] + runs[second], ()
+    return ordered([run for run in runs if run], schedule.graph, schedule.order_n)
+
+
+def pair_to_join(
+    runs: Runs, schedule: Schedule, times: list[float], least: float
+) -> tuple[int, int] | None:
+    us = [sum(times[op] for op in run) for run in runs]
+    needs = needs_of(runs, schedule.graph)
+    before = [all_before(place, needs) for place in range(len(runs))]
+    live = [place for place, run in enumerate(runs) if run]
+    for place in sorted((p for p in live if us[p] < least), key=lambda p: (us[p], p)):
+        stream = schedule.stream_n[runs[place][0]]
+        same = [p for p in live if schedule.stream_n[runs[p][0]] == stream]
+        at = same.index(place)
+        near = {*needs[place], *(p for p in live if place in needs[p])}
+        near |= {*same[max(at - 1, 0) : at], *same[at + 1 : at + 2]}
+        for other in sorted(near, key=lambda p: (us[p], p)):
+            first, second = sorted((place, other))
+            if second in before[first]:
+                first, second = second, first
+            if not any(first in before[need] for need in needs[second]):
+                return first, second
+    return None
+
+
+def all_before(place: int, needs: list[list[int]]) -> set[int]:
+    found, left = set(), list(needs[place])
+    while left:
+        if (need := left.pop()) not in found:
+            found.add(need)
+            left += needs[need]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_runs_are_joined_as_if_all_were_looked_at_anew_for_each_pair(seed: int) -> None:
+    """Whole microseconds, so that equal times are equal however they are added, and do occur."""
+    rng, lowered = random_case(seed)
+    times = [float(rng.randint(1, 6)) for _ in lowered.schedule.graph.ops]
+    parts = cut(lowered)
+    for least in (2.0, 7.0, float(rng.randint(1, 30)), float("inf")):
+        wanted = plainly_fused(parts, lowered.schedule, times, least)
+        assert fused(parts, lowered.schedule, times, least) == wanted
+        assert fused(wanted, lowered.schedule, times, least) == plainly_fused(
+            wanted, lowered.schedule, times, least
+        )
 
 
 def test_a_short_run_goes_to_its_shorter_neighbour() -> None:

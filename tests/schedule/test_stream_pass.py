@@ -5,12 +5,13 @@ import pickle
 
 import pytest
 import torch
+from delayed_streams import DelayedStreams
 from torch import fx, nn
+from worker_program import WorkerProgram
 
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule.backends import NullBackend, RecordingBackend
-from grace_torchrec.schedule.cpu_streams import CpuStreams
 from grace_torchrec.schedule.graph_module import (
     META_STREAM,
     annotate,
@@ -27,7 +28,6 @@ from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import schedule_
 from grace_torchrec.schedule.tracing import op_graph, trace
-from grace_torchrec.schedule.worker_program import WorkerProgram
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_results_are_bit_equal_on_worker_streams_with_queries_in_flight(
     with torch.inference_mode():
         assert torch.equal(module(*example.batches[0]), wanted[0])
     program = WorkerProgram(module)
-    with CpuStreams(schedule.num_streams, delay_us=100, seed=streams) as workers:
+    with DelayedStreams(schedule.num_streams, delay_us=100, seed=streams) as workers:
         for queries in (1, 2, 3):
             started = [program.start(workers, *batch) for batch in example.batches[:queries]]
             for result, right in zip(started, wanted, strict=False):
@@ -75,7 +75,7 @@ def test_results_are_bit_equal_many_times(lowered_model, name):
         program = WorkerProgram(module)
         for seed in range(20):
             slow = seed % schedule.num_streams
-            with CpuStreams(schedule.num_streams, 50, seed, slow) as workers:
+            with DelayedStreams(schedule.num_streams, 50, seed, slow) as workers:
                 started = [program.start(workers, *batch) for batch in example.batches]
                 results = [result() for result in started]
             assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
@@ -96,7 +96,8 @@ def fails(module, schedule, example, wanted, place, event):
     program = WorkerProgram(module, leave_out=place)
     for seed in range(4):
         slow = schedule.stream_n[event]
-        with CpuStreams(schedule.num_streams, 100, seed, slow) as workers:
+        delay_us = 100 * 2**seed  # on a busy machine all streams are slow
+        with DelayedStreams(schedule.num_streams, delay_us, seed, slow) as workers:
             try:
                 if not torch.equal(program.run(workers, *example.batches[0]), wanted[0]):
                     return True

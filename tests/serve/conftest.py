@@ -1,13 +1,13 @@
 """Models to convert, made as the tests of modules/ make them, and one that a test can hold."""
 
 import importlib.util
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+import refresh_world
 import torch
 from torch import nn
 from torchrec import KeyedJaggedTensor
@@ -24,12 +24,6 @@ _spec = importlib.util.spec_from_file_location(
 assert _spec is not None
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
-_spec = importlib.util.spec_from_file_location(
-    "refresh_world", Path(__file__).with_name("refresh_world.py")
-)
-assert _spec is not None
-refresh_world = sys.modules["refresh_world"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(refresh_world)
 table_of, collection_of, table_plan = _shared.table_of, _shared.collection_of, _shared.table_plan
 model_plan, batch_of = _shared.model_plan, _shared.batch_of
 plans_of, swap_of = _shared.plans_of, _shared.swap_of

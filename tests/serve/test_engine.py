@@ -2,8 +2,12 @@
 
 import asyncio
 import threading
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, wait
-from types import SimpleNamespace
+from functools import partial
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -224,6 +228,67 @@ def test_a_model_whose_output_has_no_rows_serves_request_by_request(double) -> N
         futures = [engine.submit(rows(k, k)) for k in range(4)]
         model.free.set()
         assert results([first, *futures]) == [200, 0, 4, 8, 12]
+
+
+class Named(dict):
+    """A dict that knows more than its items."""
+
+    factor = 1
+
+
+class Scaled(nn.Module):
+    """Returns a mapping of what it is given, scaled by what the mapping knows of other keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.free = threading.Event()
+
+    def forward(self, named: Mapping[str, Tensor], y: Tensor) -> Any:
+        assert self.free.wait(PATIENCE_S)
+        self.batches.append(len(y))
+        factor = named["else"] if isinstance(named, defaultdict) else getattr(named, "factor", 1)
+        sums = {"sum": (named["x"] + y) * factor}
+        return UserDict(sums) if isinstance(named, UserDict) else defaultdict(int, sums)
+
+
+def one() -> int:
+    return 1
+
+
+@pytest.mark.parametrize("make", [dict, OrderedDict, partial(defaultdict, one)])
+def test_mappings_of_known_types_are_joined(make) -> None:
+    model = Scaled()
+    with Engine(model.eval()) as engine:
+        futures = [engine.submit(make(x=rows(*range(k))), rows(*range(k))) for k in (0, 2, 3)]
+        model.free.set()
+        found = [future.result(PATIENCE_S) for future in futures]
+    assert [answer["sum"].tolist() for answer in found] == [[], [0, 2], [0, 2, 4]]
+    assert {type(answer) for answer in found} == {defaultdict}
+    assert 0 not in model.batches
+    assert engine.metrics.snapshot().retried == 0
+
+
+def test_mappings_that_may_know_more_are_computed_alone_as_they_are() -> None:
+    model, batches = Scaled(), []
+    for factor, count in enumerate((2, 0, 3)):
+        named = Named(x=rows(*range(count)))
+        named.factor = factor
+        lazy = defaultdict(lambda factor=factor: factor, named)
+        frozen, wrapped = MappingProxyType({"x": named["x"]}), UserDict(named)
+        batches += [(kind, rows(*range(count))) for kind in (named, lazy, frozen, wrapped)]
+    batches.sort(key=lambda batch: type(batch[0]).__name__)  # those alike one after the other
+    with Engine(model.eval()) as engine:
+        futures = [engine.submit(*batch) for batch in batches]
+        model.free.set()
+        found = [future.result(PATIENCE_S) for future in futures]
+    for answer, batch in zip(found, batches, strict=True):
+        wanted = model(*batch)
+        assert type(answer) is type(wanted)
+        assert torch.equal(answer["sum"], wanted["sum"])
+    # only where all is known, a blank row stands in for none
+    served = [len(y) or isinstance(named, defaultdict) for named, y in batches]
+    assert sorted(model.batches) == sorted(served + [len(y) for _, y in batches])
 
 
 def test_an_empty_request_to_a_model_without_rows_fails_and_says_why(double) -> None:

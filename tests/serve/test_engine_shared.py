@@ -1,6 +1,7 @@
 """An engine whose batches share streams answers as one whose batches do not."""
 
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -51,15 +52,18 @@ def stream_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("grace-stream")]
 
 
-@pytest.fixture(autouse=True)
-def even_costs(monkeypatch) -> None:
-    """Costs are given: what a busy machine measures may leave no schedule."""
-
+def give_costs(monkeypatch, op_us: float) -> None:
     def costs(gm: Any, graph: OpGraph, example: Any) -> OpStats:
-        times = [400.0 if "sparse" in op.name else 80.0 for op in graph.ops]
+        times = [5 * op_us if "sparse" in op.name else op_us for op in graph.ops]
         return OpStats.of(graph, [OpStat(us) for us in times], "cpu", "given")
 
     monkeypatch.setattr(stream_pass, "profile_cpu", costs)
+
+
+@pytest.fixture(autouse=True)
+def even_costs(monkeypatch) -> None:
+    """Costs are given: what a busy machine measures may leave no schedule."""
+    give_costs(monkeypatch, 80.0)
 
 
 @pytest.mark.parametrize("lookup", ["fused", "ahead"])
@@ -123,6 +127,82 @@ def test_models_change_places_and_deltas_arrive_while_streams_are_shared(
         with pytest.raises(NotSupported, match="not scheduled over streams"):
             engine.replace(nn.Identity().eval())
         assert all(map(torch.equal, ask(engine, batches), wanted))
+
+
+class Cache(nn.Module):
+    """A look-up that changes a cache; it can be held, and knows whether two were in it at a time."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.mutable_resources = (name,)
+        self.free, self.entered = threading.Event(), threading.Semaphore(0)
+        self.inside = self.most_inside = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        self.entered.release()
+        assert self.free.wait(PATIENCE_S)
+        self.inside -= 1
+        return x * 2
+
+
+class CachedArms(nn.Module):
+    """A look-up through a cache beside something that is worth a stream of its own."""
+
+    def __init__(self, sparse: Cache) -> None:
+        super().__init__()
+        self.sparse, self.dense = sparse, nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.sparse(x) + self.dense(x)
+
+
+def launched(engine: Engine) -> int:
+    return sum(load.launched for load in engine.metrics.snapshot().streams.values())
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_new_model_waits_for_batches_of_the_old_one_that_use_its_cache(monkeypatch, name) -> None:
+    give_costs(monkeypatch, 1e6)  # no hand-over takes so long: segments are as they were cut
+    batch, cache = (torch.ones(1, 4),), Cache("a")
+    cache.free.set()
+    old = CachedArms(cache).eval()
+    new = old if name == "a" else CachedArms(Cache("b")).eval()
+    new.sparse.free.set()
+    between = CachedArms(Cache("c")).eval()  # replaces the old one, and is replaced before a batch
+    between.sparse.free.set()
+    models = (old, new, between)
+    modules = [schedule_(model, batch, 2, wait_us=0.0).module for model in models]
+    with torch.no_grad():
+        wanted = [model(*batch) for model in (old, new)]
+    for one in {cache, new.sparse}:
+        one.most_inside, one.entered = 0, threading.Semaphore(0)
+    cache.free.clear()
+    num_segments = len(segment_program(modules[0]).runs)
+    with Engine(modules[0], max_inflight=2, streams=2) as engine:
+        first = engine.submit(*batch)
+        assert cache.entered.acquire(timeout=PATIENCE_S)  # all that it launches is launched soon
+        while launched(engine) < num_segments:
+            time.sleep(0.001)
+        replacing = [threading.Thread(target=engine.replace, args=(m,)) for m in modules[2:0:-1]]
+        for number, thread in enumerate(replacing, 1):
+            thread.start()
+            while engine.metrics.snapshot().replaced < number:
+                time.sleep(0.001)
+        before = launched(engine)
+        second = engine.submit(*batch)
+        until_s = time.monotonic() + (0.1 if name == "a" else PATIENCE_S)
+        while launched(engine) == before and time.monotonic() < until_s:
+            time.sleep(0.001)
+        waited = launched(engine) == before
+        cache.free.set()
+        assert waited == (name == "a")
+        answers = [first.result(PATIENCE_S), second.result(PATIENCE_S)]
+        for thread in replacing:
+            thread.join(PATIENCE_S)
+    assert all(map(torch.equal, answers, wanted))
+    assert cache.most_inside == new.sparse.most_inside == 1
 
 
 def test_an_engine_whose_model_cannot_share_streams_is_not_begun(model_of, served_of) -> None:

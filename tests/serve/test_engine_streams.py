@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grace_torchrec.serve import answering, workers
 from grace_torchrec.serve import engine as engine_module
-from grace_torchrec.serve import workers
 from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.serve.request_queue import Request
@@ -59,14 +59,38 @@ def test_a_gpu_joins_prepares_computes_and_splits_on_the_stream(monkeypatch) -> 
     monkeypatch.setattr(engine_module, "ready_event", lambda device: None)
     monkeypatch.setattr(workers, "WorkerStream", FakeStream)
     for name in ("join", "split"):
-        monkeypatch.setattr(workers, name, notes.noting(name, getattr(workers, name)))
-    prepare = workers.LiveModel.prepare
-    monkeypatch.setattr(workers.LiveModel, "prepare", notes.noting("prepare", prepare))
+        monkeypatch.setattr(answering, name, notes.noting(name, getattr(answering, name)))
+    prepare = answering.LiveModel.prepare
+    monkeypatch.setattr(answering.LiveModel, "prepare", notes.noting("prepare", prepare))
     with Engine(Double().eval()) as engine:  # an empty request: a blank row is split off
         assert engine.submit(torch.zeros(0, 3)).result(PATIENCE_S).shape == (0, 3)
     assert notes == [
         "inputs ready", "join", "prepare", "compute", "split", "stream done", "handed over"
     ]  # fmt: skip
+
+
+def test_an_answer_that_cannot_be_handed_over_is_that_requests_own_failure(
+    monkeypatch, double
+) -> None:
+    class Refuses(FakeStream):
+        def hand_over(self, answer: Tensor, request: Request) -> None:
+            if 6 in answer:
+                raise RuntimeError("no memory left")
+
+    Refuses.notes = Notes()
+    monkeypatch.setattr(workers, "WorkerStream", Refuses)
+    model = double()
+    with Engine(model) as engine:
+        first = model.held_by(engine)
+        futures = [engine.submit(torch.tensor([k])) for k in (1.0, 2.0, 3.0)]
+        model.free.set()
+        assert [future.result(PATIENCE_S).tolist() for future in (first, *futures[:2])] == [
+            [200], [2], [4],
+        ]  # fmt: skip
+        with pytest.raises(RuntimeError, match="no memory left"):
+            futures[2].result(PATIENCE_S)
+    told = engine.metrics.snapshot()
+    assert (told.answered, told.failed, told.restarts) == (3, 1, 0)
 
 
 def test_a_batch_that_raises_keeps_its_inputs_until_the_stream_is_done(monkeypatch) -> None:

@@ -1,6 +1,6 @@
 """Joining requests and splitting the output gives each request what it gets alone."""
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -23,6 +23,10 @@ Pair = namedtuple("Pair", ["left", "right"])
 
 class Tagged(torch.Tensor):
     """A tensor of a type of its own."""
+
+
+class Named(dict):
+    """A dict of a type of its own."""
 
 
 def bags_of(
@@ -74,9 +78,11 @@ def test_a_device_joins_as_the_host_does(requests) -> None:
 def test_nested_arguments_are_joined_in_their_places() -> None:
     def request(first: int, rows: int) -> tuple[object, ...]:
         numbers = torch.arange(first, first + rows).float()
-        return {"x": numbers, "y": [numbers * 2]}, Pair(numbers[:, None], "text"), None, 3
+        named = defaultdict(int, x=numbers, y=[numbers * 2])
+        return named, Pair(numbers[:, None], "text"), None, 3
 
     joined = join([request(0, 2), request(2, 1)])
+    assert joined[0]["z"] == 0
     assert joined[0]["x"].tolist() == [0, 1, 2]
     assert joined[0]["y"][0].tolist() == [0, 2, 4]
     assert joined[1] == Pair(joined[1].left, "text")
@@ -150,7 +156,8 @@ def test_an_output_is_split_by_rows_in_every_container() -> None:
     values = torch.arange(6.0).reshape(3, 2)
     keyed = KeyedTensor(keys=KEYS, length_per_key=[1, 1], values=values)
     output = {"t": values, "more": [Pair(keyed, None)], "o": OrderedDict(x=values[:, 0])}
-    first, nothing, last = split(output, [1, 0, 2])
+    first, nothing, last = split(defaultdict(int, output), [1, 0, 2])
+    assert last["else"] == 0
     assert first["t"].tolist() == [[0, 1]]
     assert nothing["t"].shape == (0, 2)
     assert last["more"][0].left["b"].tolist() == [[3], [5]]
@@ -187,6 +194,10 @@ def test_requests_of_other_structure_are_of_another_kind() -> None:
             (dense, bags, -0.0),
             (dense, {"x": bags}),
             (dense, OrderedDict(x=bags)),
+            (dense, defaultdict(None, x=bags)),
+            (dense, defaultdict(int, x=bags)),
+            (dense, Named(x=bags)),
+            (dense, UserDict(x=bags)),
             (dense.as_subclass(Tagged), bags),
             (dense.to_sparse(), bags),
             (torch.nested.nested_tensor([dense[0]]), bags),
@@ -241,7 +252,8 @@ def test_a_blank_row_is_on_the_device_of_the_bags() -> None:
 
 
 def test_a_blank_row_is_of_the_same_kind_and_any_model_takes_it() -> None:
-    batch = (torch.zeros(0, 3), bags_of([], weighted=True), [{"x": torch.zeros(0).long()}], "text")
+    named = defaultdict(int, x=torch.zeros(0).long())
+    batch = (torch.zeros(0, 3), bags_of([], weighted=True), [named], "text")
     blank = blank_row(batch)
     assert form_of(batch).kind == form_of(blank).kind
     assert (form_of(batch).rows, form_of(blank).rows) == (0, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from delayed_streams import DelayedStreams
 from torch import nn
 
 import grace_torchrec as grace
@@ -15,7 +16,6 @@ from bench.scheduling.random_programs import random_lowered
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule import stream_pass
-from grace_torchrec.schedule.cpu_streams import CpuStreams
 from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
@@ -34,7 +34,7 @@ class Delayed(CpuStreamSet):
     """Streams that pause before a segment, at random."""
 
     def __init__(self, num_streams: int, delay_us: float, seed: int = 0, slow: int = -1) -> None:
-        self.threads: CpuStreams = CpuStreams(num_streams, delay_us, seed, slow)
+        self.threads: DelayedStreams = DelayedStreams(num_streams, delay_us, seed, slow)
 
     def launch(self, stream: int, task: Any, after: Any) -> threading.Event:
         def run() -> None:

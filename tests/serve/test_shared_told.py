@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from told_streams import ToldStreams
 from torch import nn
 
 from bench.scheduling.random_programs import random_lowered
@@ -15,7 +16,6 @@ from grace_torchrec.schedule.race_check import find_races
 from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.segment_program import program_of
 from grace_torchrec.schedule.stream_sets import StreamSet
-from grace_torchrec.schedule.told_streams import ToldStreams
 from grace_torchrec.schedule.tracing import op_graph, trace
 from grace_torchrec.serve.segmented_model import QueryInFlight, SegmentedModel
 from grace_torchrec.serve.shared_streams import SharedStreams

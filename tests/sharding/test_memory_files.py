@@ -22,6 +22,20 @@ def test_a_saved_model_is_loaded_as_it_was(saved):
     assert json.loads(saved.read_text())["notes"] == {"by": "hand"}
 
 
+def test_a_file_without_a_cache_and_a_launch_does_not_know_them(saved):
+    """Files of earlier releases, and those that people write."""
+    document = json.loads(saved.read_text())
+    del document["cache_bytes"], document["launch_s"]
+    saved.write_text(json.dumps(document))
+    assert (load_memory(saved).cache_bytes, load_memory(saved).launch_s) == (None, None)
+    saved.write_text(json.dumps({**document, "cache_bytes": 6_291_456, "launch_s": 3e-6}))
+    assert (load_memory(saved).cache_bytes, load_memory(saved).launch_s) == (6_291_456, 3e-6)
+    for wrong in ({"cache_bytes": 0}, {"cache_bytes": 1.5}, {"launch_s": 0}, {"launch_s": "x"}):
+        saved.write_text(json.dumps({**document, **wrong}))
+        with pytest.raises(MemoryModelError, match=f"{next(iter(wrong))} must be"):
+            load_memory(saved)
+
+
 def test_a_file_or_a_known_machine_may_be_named(saved):
     assert memory_named(str(saved)) == GOOD
     assert memory_named(str(saved), hbm_bytes=7).hbm.num_bytes == 7

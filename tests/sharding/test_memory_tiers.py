@@ -115,6 +115,9 @@ def test_nonsense_is_refused_when_it_is_made(bad):
 def test_the_machine_file_holds_bytes_rates_and_a_source_for_every_tier():
     sheets = json.loads(resources.files("grace_sharding").joinpath("machines.json").read_text())
     for sheet in sheets.values():
+        device = sheet.pop("device", None)  # the caches of a CPU depend on the server
+        assert (device is None) == ("hbm" not in sheet)
+        assert device is None or set(device) == {"cache_bytes", "launch_s", "source"}
         for tier in sheet.values():
             assert set(tier) == {"num_bytes", "bytes_per_s", "rate", "source"}
             assert tier["rate"] in ("peak", "usable")

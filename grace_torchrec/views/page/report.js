@@ -57,9 +57,9 @@ if (grid) {
     const slower = hbm > host ? "HBM" : "host memory";
     const said = document.getElementById("answer");
     said.textContent = stock === null
-      ? `${time(ours)}; ${slower} is the slower one.`
+      ? `${time(ours)}, modelled; ${slower} is the slower one.`
       : ours === 0 ? "No rows are read."
-      : `${(stock / ours).toFixed(2)} times the speed of stock; ${slower} is the slower one.`;
+      : `${(stock / ours).toFixed(2)} times the speed of stock, modelled; ${slower} is the slower one.`;
     for (const [name, value] of [["hbm", hbm], ["host", host], ["stock", stock]]) {
       const bar = document.querySelector(`#whatif rect.${name}`);
       if (!bar) continue;

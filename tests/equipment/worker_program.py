@@ -1,6 +1,6 @@
 """Worker program: a lowered GraphModule that CPU streams run as a GPU would.
 
-Flow: lowered GraphModule + inputs -> *WorkerProgram* on CpuStreams -> results, bit for bit those of
+Flow: lowered GraphModule + inputs -> *WorkerProgram* on DelayedStreams -> results, bit for bit those of
 the model.  Memory is treated as CUDA's allocator treats it: where the host lets go of a value, the
 stream that owns it writes over it at once (NaN), so a wait that is missing is seen.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from delayed_streams import PATIENCE_S, DelayedStreams, Query
 from torch import Tensor, fx
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.schedule.cpu_streams import PATIENCE_S, CpuStreams, Query
 from grace_torchrec.schedule.graph_module import (
     META_OP,
     begin_query,
@@ -42,7 +42,7 @@ class WorkerProgram:
         self.dies_after = _last_uses(self.nodes)
         self.modules = dict(gm.named_modules())
 
-    def start(self, streams: CpuStreams, *inputs: Any) -> Callable[[], Any]:
+    def start(self, streams: DelayedStreams, *inputs: Any) -> Callable[[], Any]:
         """Tell the streams one query; return a function that waits for its result.
 
         Args:
@@ -82,7 +82,7 @@ class WorkerProgram:
 
         return wait
 
-    def run(self, streams: CpuStreams, *inputs: Any) -> Any:
+    def run(self, streams: DelayedStreams, *inputs: Any) -> Any:
         """Run one query and return its result."""
         return self.start(streams, *inputs)()
 
