@@ -46,21 +46,27 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
     expect_batches("profile", batches)
     specs = table_specs(model)
     if not specs:
-        raise NotSupported("profile: model holds no stock EmbeddingBagCollection to profile")
-    bags = [_keyed_bags(batch) for batch in batches]
+        raise _no_collection("profile", model)
+    bags = [_keyed_bags(batch, f"batch {number}") for number, batch in enumerate(batches)]
     if not bags:
-        raise GraceError("profile: no batches were given")
+        raise GraceError("profile: no batches were given; give one or more")
     known = set(bags[0].keys())
     tables: dict[str, TableProfile] = {}
     for spec in specs:
         features = tuple(feature for feature in spec.features if feature in known)
         if features:
-            trace = from_kjts(bags, features, num_items=spec.num_rows)
+            try:
+                trace = from_kjts(bags, features, num_items=spec.num_rows)
+            except NotSupported as error:
+                raise NotSupported(f"profile: {error}") from error
+            except GraceError as error:
+                raise GraceError(f"profile: table {spec.name!r}: {error}") from error
             tables[spec.name] = TableProfile(trace, features)
     if not tables:
         raise GraceError(
             f"profile: batches hold the features {sorted(known)}, the tables of the model read "
-            f"{sorted({feature for spec in specs for feature in spec.features})}"
+            f"{sorted({feature for spec in specs for feature in spec.features})}; give batches of "
+            "this model"
         )
     return Profile(tables)
 
@@ -115,11 +121,13 @@ def plan(
         raise GraceError(f"plan: options are {options!r}, a PlanOptions is expected")
     specs, options = table_specs(model), options or PlanOptions()
     if not specs:
-        raise NotSupported("plan: model holds no stock EmbeddingBagCollection to plan for")
+        raise _no_collection("plan", model)
     if world_size is None:
         if constraints or local_world_size is not None:
             raise GraceError("plan: constraints and local_world_size need world_size")
         return make_plan(specs, profile, memory, options, in_order=in_order, progress=progress)
+    if constraints is not None:
+        expect("plan", "constraints", constraints, Mapping)
     ranks = Ranks(world_size, local_world_size, batch_size, constraints or {})
     return make_sharded_plan(
         specs, profile, memory, options, ranks, in_order=in_order, progress=progress
@@ -219,7 +227,7 @@ def rewrite(batches: Iterable[Any], model: "nn.Module", prefetch: int = 1) -> It
     Raises:
         GraceError: the model holds no swapped module, or ``prefetch`` is no number >= 0; from the
             iterator, a batch holds no bags or more than one, or they are malformed.
-        ValueError: from the iterator, an id is outside its table under ``raise``.
+        OutsideTable: from the iterator, an id is outside its table under ``raise``.
     """
     expect_model("rewrite", model)
     expect_batches("rewrite", batches)
@@ -245,7 +253,7 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
     Raises:
         GraceError: the model holds no swapped module, or there are no batches.
         NotSupported: a module is sharded, or in training mode.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     expect_model("verify", model)
     expect_batches("verify", batches)
@@ -254,10 +262,20 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
     return verification.verify(model, batches)
 
 
-def _keyed_bags(batch: Any) -> Any:
+def _no_collection(verb: str, model: "nn.Module") -> GraceError:
+    """Return the error of a model without a stock collection."""
+    from grace_torchrec.modules.refusals import no_collection
+
+    return no_collection(verb, model)
+
+
+def _keyed_bags(batch: Any, where: str) -> Any:
     """Return the one KeyedJaggedTensor of a batch."""
     parts = batch if isinstance(batch, list | tuple) else (batch,)
     found = [part for part in parts if hasattr(part, "lengths_or_none")]
     if len(found) != 1:
-        raise GraceError(f"batch holds {len(found)} KeyedJaggedTensors, one expected")
+        raise GraceError(
+            f"profile: {where} holds {len(found)} KeyedJaggedTensors, one expected; give the "
+            "KeyedJaggedTensor alone, or a tuple with one"
+        )
     return found[0]

@@ -3,6 +3,8 @@
 Flow: api.py asks before anything is read or changed.
 """
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 from grace_torchrec.errors import GraceError
@@ -21,7 +23,38 @@ def expect(verb: str, name: str, value: object, kind: type) -> None:
         GraceError: the value is something else.
     """
     if not isinstance(value, kind):
-        raise GraceError(f"{verb}: {name} is {_told(value)}; a {kind.__name__} is expected")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise GraceError(f"{verb}: {name} is {_told(value)}; {article} {kind.__name__} is expected")
+
+
+def expect_number(
+    verb: str,
+    name: str,
+    value: object,
+    least: float,
+    most: float = math.inf,
+    *,
+    whole: bool = False,
+) -> None:
+    """Refuse a value that is no number, or one out of range.
+
+    Args:
+        verb: Who was called.
+        name: Its argument.
+        value: What was given.
+        least: Least value.
+        most: Largest value.
+        whole: It must be an integer.
+
+    Raises:
+        GraceError: the value is something else.
+    """
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if is_number and least <= value <= most:  # type: ignore[operator]
+        return
+    span = f"from {least:g} to {most:g}" if most < math.inf else f"of {least:g} or more"
+    kind = "an integer" if whole else "a number"
+    raise GraceError(f"{verb}: {name} must be {kind} {span}, got {value!r}")
 
 
 def expect_model(verb: str, model: object) -> None:

@@ -38,6 +38,14 @@ def inputs(trace):
     return [batch.inputs for batch in history_batches(trace, 256)]
 
 
+def outside(batches):
+    """The bags of the first batch with an id that no table has."""
+    bags = next(part for part in batches[0] if isinstance(part, KeyedJaggedTensor))
+    ids = bags.values().clone()
+    ids[0] = 99_999
+    return KeyedJaggedTensor(keys=bags.keys(), values=ids, lengths=bags.lengths())
+
+
 @pytest.fixture(scope="module")
 def untrained(split):
     torch.manual_seed(0)
@@ -258,6 +266,24 @@ def test_a_stock_model_has_nothing_to_rebuild_verify_or_restore(model, plan, spl
         (lambda m, p, b: grace.rewrite(b, None), "rewrite: model is None; an nn.Module"),
         (lambda m, p, b: grace.rebuild_sums_(3), "rebuild_sums_: model is a int; an nn.Module"),
         (lambda m, p, b: grace.restore_(None, None), "restore_: model is None; an nn.Module"),
+        (lambda m, p, b: grace.profile([3], m), "profile: batch 0 holds 0 KeyedJaggedTensors"),
+        (lambda m, p, b: grace.profile([], m), "profile: no batches were given; give one"),
+        (lambda m, p, b: grace.profile([outside(b)], m), "profile: table 't_history': batch 0: feature 'history': sample 0 holds id 99999, the table has 600 rows; fix"),
+        (lambda m, p, b: grace.plan(m, p, MEMORY, world_size=2, constraints=3), "plan: constraints is a int"),
+        (lambda m, p, b: grace.convert(3, None, example=b[0]), "convert: model is a int; an nn.Module"),
+        (lambda m, p, b: grace.convert(m, p, example=b[0]), "convert: plan is a Profile; a Plan is"),
+        (lambda m, p, b: grace.load_served("x", 3, example=b[0]), "load_served: model is a int"),
+        (lambda m, p, b: grace.schedule_(3, b[0]), "schedule_: model is a int; an nn.Module"),
+        (lambda m, p, b: grace.schedule_(m, 3), "schedule_: example is a int; a tuple is"),
+        (lambda m, p, b: grace.schedule_(m, b[0], "2"), "schedule_: streams must be an integer of 1"),
+        (lambda m, p, b: grace.Engine(m, max_batch="2"), "Engine: max_batch must be a number of 1 or"),
+        (lambda m, p, b: grace.Engine(m, shadow=float("nan")), "Engine: shadow (a share of requests)"),
+        (lambda m, p, b: grace.calibrate("2"), "calibrate: row_bytes must be a multiple of 4 from 4"),
+        (lambda m, p, b: grace.GraceEmbeddingBagCollection(3, {}), "GraceEmbeddingBagCollection: coll"),
+        (lambda m, p, b: grace.Profile.from_trace("t", 3), "Profile.from_trace: trace is a int; a Tr"),
+        (lambda m, p, b: grace.Trace.from_bags([[1.5]]), "trace: 1.5 is no id; bags hold integers"),
+        (lambda m, p, b: grace.Trace.from_bags([["7"]]), "trace: '7' is no id; bags hold integers"),
+        (lambda m, p, b: grace.Trace([0, 1], [0], 1.5), "trace: num_items is 1.5; give the rows"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_named_with_what_is_expected(model, profile, split, call, said):

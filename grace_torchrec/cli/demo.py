@@ -15,11 +15,16 @@ from grace_torchrec.cli.options import (
     show,
 )
 from grace_torchrec.cli.places import DEMO, InPath, OutPath
+from grace_torchrec.cli.trace_options import (
+    columns_option,
+    format_option,
+    read_trace,
+    remap_option,
+)
 from grace_torchrec.demo.job import run
 from grace_torchrec.demo.result import DemoResult
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.readers import FORMATS, read
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.demo import demo_view
@@ -35,12 +40,9 @@ GENERATED = (10_000, 12_000)  # items, bags
     type=InPath(),
     help="Trace file; default: a generated trace.",
 )
-@click.option(
-    "--format",
-    "trace_format",
-    type=click.Choice(sorted(FORMATS)),
-    help="Default: by name and content.",
-)
+@format_option
+@columns_option
+@remap_option
 @click.option(
     "--memory",
     default="a40",
@@ -61,6 +63,8 @@ GENERATED = (10_000, 12_000)  # items, bags
 def demo(
     trace_file: Path | None,
     trace_format: str | None,
+    columns: tuple[str, ...] | None,
+    names_file: Path | None,
     memory: str,
     hbm_bytes: int | None,
     budget: float,
@@ -71,11 +75,13 @@ def demo(
 
     A verdict "leave stock" is a finished job too.
     """
+    if trace_file is None and (trace_format or columns or names_file):
+        raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
     target = memory_named(memory, hbm_bytes)
     options = PlanOptions(budget=budget)
     with progress_to_stderr() as progress:
         progress(f"reading {trace_file}" if trace_file else "generating bags")
-        name, trace = _trace(trace_file, trace_format)
+        name, trace = _trace(trace_file, trace_format, columns, names_file)
         with artifact.new_folder(out, "demo") as aside:
             made = run(trace, name, target, aside, options, progress)
             progress("writing the report")
@@ -97,8 +103,13 @@ def _report(made: DemoResult, path: Path, source: str) -> None:
     write_report(Plan.load(made.plan_path), path, Profile.load(made.profile_path), source)
 
 
-def _trace(trace_file: Path | None, trace_format: str | None) -> tuple[str, Trace]:
+def _trace(
+    trace_file: Path | None,
+    trace_format: str | None,
+    columns: tuple[str, ...] | None,
+    names_file: Path | None,
+) -> tuple[str, Trace]:
     """Return the name and the bags of the trace that was asked for."""
     if trace_file is None:
         return f"generated {GENERATED[0]:,} items, {GENERATED[1]:,} bags", generate(*GENERATED)
-    return trace_file.stem, read(trace_file, trace_format)
+    return trace_file.stem, read_trace(trace_file, trace_format, columns, names_file)

@@ -2,14 +2,17 @@
 
 Each sub-command lives in a file of its own and is imported when it is called, so ``--help`` loads
 no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call, wrong input or a result that could
-not be written, 130 interrupted (Ctrl-C), 141 nobody reads the output any more (``| head``).
+not be written, 70 a fault of this program, 130 interrupted (Ctrl-C), 141 nobody reads the output any
+more (``| head``).  No error shows a traceback, unless ``--traceback`` asks for it.
 """
 
 import codecs
+import errno
 import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ import grace_torchrec
 from grace_torchrec.errors import GraceError
 
 PROGRAM = "grace-torchrec"
+WRONG_INPUT, FAULT = 2, 70
 INTERRUPTED, NOBODY_READS = 130, 141  # as a shell tells of SIGINT and SIGPIPE
 
 
@@ -73,6 +77,13 @@ SUB_COMMANDS = {
 }
 
 
+@dataclass
+class Shown:
+    """What a call shows of its errors."""
+
+    traceback: bool = False
+
+
 @contextmanager
 def _nobody_may_read() -> Iterator[None]:
     """Give a broken pipe an exit code of its own; click would end it as a check that said no."""
@@ -120,7 +131,9 @@ class LazyGroup(click.Group):
     cls=LazyGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(grace_torchrec.__version__, prog_name=PROGRAM)
-def cli() -> None:
+@click.option("--traceback", "shows_traceback", is_flag=True, help="Show where an error came from.")
+@click.pass_obj
+def cli(shown: "Shown | None", shows_traceback: bool) -> None:
     """Store the partial sums that a TorchRec model's embedding lookups ask for again and again.
 
     Results go to standard output. What takes long says on standard error what it does: at once on a
@@ -132,6 +145,8 @@ def cli() -> None:
     Exit codes: 0 finished, 1 a check said no, 2 a wrong call, a wrong input or nothing to write to,
     130 interrupted, 141 nobody reads the output.
     """
+    if shown is not None:
+        shown.traceback = shows_traceback
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -162,25 +177,20 @@ def _run(args: Sequence[str] | None) -> int:
     """Run the command line and return its exit code."""
     # TorchRec asks torch.fx a question that torch.fx answers with a warning to its authors.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    shown = Shown()
     try:
-        result = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
-    except GraceError as error:
-        return _fail(str(error))
-    except ImportError as error:
-        return _fail(
-            f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
-        )
-    except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else PROGRAM
-        return _fail(f"{error.format_message()} Try '{where} --help'.")
-    except click.ClickException as error:
-        return _fail(error.format_message())
+        result = cli.main(args, prog_name=PROGRAM, standalone_mode=False, obj=shown)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except OSError as error:
-        named = (error.filename, error.filename2)
-        where = ", ".join(os.fsdecode(name) for name in named if isinstance(name, str | bytes))
-        return _fail(f"{where or 'standard output or a file'}: {error.strerror or error}")
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        return _fail(f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except Exception as error:
+        if shown.traceback:
+            traceback.print_exception(error)
+        return _failed(error)
     return result if isinstance(result, int) else 0
 
 
@@ -201,11 +211,44 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _fail(message: str) -> int:
-    """Print one line on standard error; return the exit code of a wrong call."""
+def _failed(error: Exception) -> int:
+    """Tell an error of a command; return its exit code."""
+    from grace_torchrec.cli.words import in_own_words, unforeseen
+
+    if isinstance(error, GraceError):
+        return _fail(in_own_words(str(error)))
+    if isinstance(error, ImportError):
+        return _fail(
+            f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
+        )
+    if isinstance(error, OSError):
+        return _fail(_of_a_file(error))
+    message, is_users = unforeseen(error, f"{PROGRAM} --traceback COMMAND ...")
+    return _fail(message, WRONG_INPUT if is_users else FAULT)
+
+
+def _of_a_file(error: OSError) -> str:
+    """Tell what the system refused, and for which file."""
+    if error.errno == errno.ENOENT and not _is_folder("."):
+        return "the current folder is gone; change to one that is there"
+    named = (error.filename, error.filename2)
+    where = ", ".join(os.fsdecode(name) for name in named if isinstance(name, str | bytes))
+    return f"{where or 'standard output or a file'}: {error.strerror or error}"
+
+
+def _is_folder(path: str) -> bool:
+    """Tell whether a folder is there, also where the process stands in one that was removed."""
+    try:
+        return bool(os.getcwd()) and os.path.isdir(path)
+    except OSError:
+        return False
+
+
+def _fail(message: str, code: int = WRONG_INPUT) -> int:
+    """Print one line on standard error; return the exit code, that of a wrong call by default."""
     with suppress(OSError, ValueError):  # nobody reads it; the exit code tells
         click.echo(f"error: {' '.join(message.split())}", err=True)
-    return 2
+    return code
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Options and habits that sub-commands share."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
+
+from grace_torchrec.plans.options import MOST_BUDGET
 
 text_format_option = click.option(
     "--format",
@@ -17,12 +21,30 @@ text_format_option = click.option(
     help="How to show it; markdown has all columns.",
 )
 
+
+class Number(click.FloatRange):
+    """A finite number in a range: ``nan`` is in every range of click's."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is none, or out of range.
+        """
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
 hbm_bytes_option = click.option(
-    "--hbm-bytes", type=int, help="HBM for rows; default: what the machine has."
+    "--hbm-bytes", type=click.IntRange(min=0), help="HBM for rows; default: what the machine has."
 )
 budget_option = click.option(
     "--budget",
-    type=float,
+    type=Number(0, MOST_BUDGET),
     default=1.0,
     show_default=True,
     help="Most sums, as a multiple of the rows.",

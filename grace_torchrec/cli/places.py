@@ -94,6 +94,8 @@ class InPath(click.Path):
             click.BadParameter: the command would write there, too.
         """
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not str(value):
+            self.fail("it is empty.", param, ctx)
         _once(self, path, False, param, ctx)
         return path
 
@@ -114,6 +116,8 @@ class OutPath(click.Path):
                 it already, or something stands there that is not to be replaced.
         """
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not str(value):
+            self.fail("it is empty.", param, ctx)
         _once(self, path, True, param, ctx)
         if os.path.lexists(path):
             self._look(path, param, ctx)

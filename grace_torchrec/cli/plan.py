@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -14,9 +15,13 @@ from grace_torchrec.cli.options import (
     progress_to_stderr,
 )
 from grace_torchrec.cli.places import PLAN, InPath, OutPath
+from grace_torchrec.errors import PlanMismatch
+from grace_torchrec.plans.options import BadIds, Rewriting
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile
+
+AGAIN = "grace-torchrec profile TRACE --table NAME --feature NAME, with the names of the model"
 
 
 @click.command()
@@ -41,6 +46,13 @@ from grace_torchrec.traces.profile import Profile
     help="How bags arrive: plain, or rewritten by the loader.",
 )
 @click.option(
+    "--bad-ids",
+    type=click.Choice(get_args(BadIds)),
+    default="raise",
+    show_default=True,
+    help="What serving does with an id outside its table.",
+)
+@click.option(
     "-o",
     "--out",
     type=OutPath(PLAN),
@@ -55,19 +67,22 @@ def plan(
     memory: str,
     hbm_bytes: int | None,
     budget: float,
-    rewriting: str,
+    rewriting: Rewriting,
+    bad_ids: BadIds,
     out: Path,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Plan MODEL (package.module:function, which returns model and example batches) for a machine."""
     machine = memory_named(memory, hbm_bytes)
-    options = PlanOptions(budget=budget, rewriting=rewriting)  # type: ignore[arg-type]
+    options = PlanOptions(budget=budget, rewriting=rewriting, bad_ids=bad_ids)
     profile = Profile.load(profile_folder)
     with progress_to_stderr() as progress:
         progress(f"making {model}")
-        made = api.plan(
-            load_model(model, to_plan=True).model, profile, machine, options, progress=progress
-        )
+        given = load_model(model, to_plan=True).model
+        try:
+            made = api.plan(given, profile, machine, options, progress=progress)
+        except PlanMismatch as error:
+            raise PlanMismatch(f"{error}: {AGAIN}") from error
     made.save(out)
     if as_json:
         click.echo(json.dumps(summarise(made, str(out)).document()))

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import click
 
-from grace_torchrec.cli.options import progress_to_stderr
-from grace_torchrec.cli.places import NAMES, PROFILE, InPath, OutPath
+from grace_torchrec.cli.options import Number, progress_to_stderr
+from grace_torchrec.cli.places import PROFILE, InPath, OutPath
+from grace_torchrec.cli.trace_options import RowNames, columns_option, format_option, remap_option
+from grace_torchrec.cli.words import in_own_words
+from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.traces.readers import FORMATS, ItemNames
 from grace_torchrec.traces.shards import Thinning, read_shards
 from grace_torchrec.views.profile_text import profile_lines
 
@@ -23,17 +25,17 @@ from grace_torchrec.views.profile_text import profile_lines
     multiple=True,
     help="Feature that reads it (default: the name of the table without t_).",
 )
-@click.option(
-    "--format",
-    "trace_format",
-    type=click.Choice(sorted(FORMATS)),
-    help="Default: by name and content.",
-)
+@format_option
+@columns_option
 @click.option(
     "--most-ids", type=click.IntRange(min=1), help="Cut longer bags to a sample of so many ids."
 )
 @click.option(
-    "--share", type=float, default=1.0, show_default=True, help="Share of the bags to keep."
+    "--share",
+    type=Number(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the bags to keep.",
 )
 @click.option(
     "--processes",
@@ -42,13 +44,7 @@ from grace_torchrec.views.profile_text import profile_lines
     show_default=True,
     help="That read shards.",
 )
-@click.option(
-    "--remap",
-    "names_file",
-    type=OutPath(NAMES),
-    help="Number the items: by this file (the name of row 0, of row 1 ..., one a line) where it is "
-    "there; else by first appearance, and write it. Text files may then hold any words as ids.",
-)
+@remap_option
 @click.option(
     "--skip-bad-lines", is_flag=True, help="Leave out lines that cannot be read, and count them."
 )
@@ -59,6 +55,7 @@ def profile(
     table: str,
     features: tuple[str, ...],
     trace_format: str | None,
+    columns: tuple[str, ...] | None,
     most_ids: int | None,
     share: float,
     processes: int,
@@ -67,10 +64,12 @@ def profile(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Read TRACE (a file, its shards or a folder of them) and write a profile folder."""
-    made = names_file is not None and not names_file.exists()
-    names = None
-    if names_file is not None:
-        names = ItemNames() if made else ItemNames.load(names_file)
+    features = features or (table.removeprefix("t_"),)
+    if not table or not all(features) or len(set(features)) < len(features):
+        raise click.UsageError("--table and each --feature are names, no feature twice.")
+    if names_file is not None and processes > 1:
+        raise click.UsageError("--remap numbers items in one process: leave --processes out.")
+    rows = RowNames.of(names_file)
     with progress_to_stderr() as progress:
         progress(f"reading {', '.join(map(str, traces))}")
         read = read_shards(
@@ -78,13 +77,17 @@ def profile(
             trace_format,
             thinning=Thinning(most_ids, share),
             processes=processes,
-            names=names,
+            columns=columns,
+            names=rows.names,
             skip_bad_lines=skip_bad_lines,
         )
     bags = read.trace
-    recorded = Profile.from_trace(table, bags, features or (table.removeprefix("t_"),))
-    if names is not None and names_file is not None and made:
-        names.save(names_file)  # first: a profile whose rows have no names is of no use
+    if read.bags_read and not bags.num_bags:
+        raise GraceError(
+            f"profile: --share {share:g} keeps none of the {read.bags_read:,} bags; give more"
+        )
+    recorded = Profile.from_trace(table, bags, features)
+    rows.save()  # first: a profile whose rows have no names is of no use
     recorded.save(out)
     summary = {
         "profile": str(out),
@@ -100,8 +103,8 @@ def profile(
         "ids_dropped": read.ids_dropped,
         "pairs_dropped": read.pairs_dropped,
         "lines_skipped": read.lines_skipped,
-        "first_skipped": read.first_skipped,
-        "names": str(names_file) if made else None,
+        "first_skipped": in_own_words(read.first_skipped),
+        "names": str(names_file) if rows.is_new else None,
         "note": bags.note,
     }
     if as_json:

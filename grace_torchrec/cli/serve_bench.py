@@ -10,12 +10,19 @@ import torch
 
 import grace_torchrec as grace
 from grace_torchrec.cli.model_argument import load_model
-from grace_torchrec.cli.options import progress_to_stderr
+from grace_torchrec.cli.options import Number, progress_to_stderr
 from grace_torchrec.cli.places import PICTURE, InPath, OutPath
+from grace_torchrec.cli.trace_options import (
+    columns_option,
+    format_option,
+    read_trace,
+    remap_option,
+)
 from grace_torchrec.errors import GraceError
+from grace_torchrec.models.bundled import MODELS
 from grace_torchrec.schedule.arrivals import PATTERNS
-from grace_torchrec.traces.readers import read
 from grace_torchrec.traces.synthetic import generate
+from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.latency_figure import check_figure, write_latency_figure
 from grace_torchrec.views.serve_bench_text import serve_bench_lines
 
@@ -32,9 +39,12 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
     "--trace", type=InPath(),
     help="Without SERVED or MODEL: bags of a DLRM over histories; default: generated ones.",
 )  # fmt: skip
+@format_option
+@columns_option
+@remap_option
 @click.option("--clients", default="1,8,15,22,30", show_default=True, help="Closed loop: clients.")
 @click.option("--open", "pattern", type=click.Choice(sorted(PATTERNS)), help="Open loop instead.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Its requests a second.")
+@click.option("--rate", type=Number(0, min_open=True), help="Its requests a second.")
 @click.option(
     "--entrants",
     default="",
@@ -59,7 +69,7 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
     "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Torch's."
 )
 @click.option(
-    "--tolerance", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+    "--tolerance", type=Number(0), default=1e-3, show_default=True,
     help="Largest difference to stock of a right answer; rows in fewer bits need more.",
 )  # fmt: skip
 @click.option(
@@ -73,6 +83,9 @@ def serve_bench(
     what: str | None,
     code: str | None,
     trace: Path | None,
+    trace_format: str | None,
+    columns: tuple[str, ...] | None,
+    names_file: Path | None,
     clients: str,
     pattern: str | None,
     rate: float | None,
@@ -98,6 +111,16 @@ def serve_bench(
 
     if (pattern is None) != (rate is None):
         raise click.UsageError("--open and --rate go together.")
+    if what is not None and trace is not None:
+        raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
+    if trace is None and (trace_format or columns or names_file):
+        raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
+    if what is not None and ":" not in what and what not in MODELS and not Path(what).is_dir():
+        raise click.UsageError(
+            f"{what!r}: no such folder, and is not package.module:function: give a SERVED or a MODEL."
+        )
+    if figure is not None:
+        check_figure(figure)
     torch.set_num_threads(threads)
     names = tuple(name for name in entrants.split(",") if name)
     if recorder:
@@ -111,7 +134,10 @@ def serve_bench(
     chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")
-        subject = _subject(what, code, trace, rows)
+        bags = None
+        if trace is not None:
+            bags = read_trace(trace, trace_format, columns, names_file)
+        subject = _subject(what, code, None if trace is None else trace.stem, bags, rows)
         found = load_test(subject, settings, _recorder if recorder else None, progress)
     if as_json:
         click.echo(json.dumps(found))
@@ -132,15 +158,15 @@ def _numbers(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _subject(what: str | None, code: str | None, trace: Path | None, rows: int) -> "Subject":
+def _subject(
+    what: str | None, code: str | None, name: str | None, bags: Trace | None, rows: int
+) -> "Subject":
     """Return what is served and asked."""
     from grace_torchrec.loadtest.subject import history_subject, model_subject
 
     if what is None:
-        bags = generate(*GENERATED) if trace is None else read(trace)
-        return history_subject(bags, "generated" if trace is None else trace.stem, rows=rows)
-    if trace is not None:
-        raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
+        bags = generate(*GENERATED) if bags is None else bags
+        return history_subject(bags, name or "generated", rows=rows)
     if not Path(what).is_dir():
         given = load_model(what, to_plan=True)
         return model_subject(what, given.model, given.batches, rows=rows)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from grace_torchrec.cli.model_argument import load_model
+from grace_torchrec.cli.options import Number
 from grace_torchrec.cli.places import InPath
 from grace_torchrec.schedule.arrivals import PATTERNS, arrivals
 from grace_torchrec.schedule.fusing import Workload, fused
@@ -26,7 +27,11 @@ NOT_EVIDENCE = (
 @click.argument("model")
 @click.option("--clients", default="1,8,15,22,30", show_default=True, help="Closed loop: clients.")
 @click.option("--open", "pattern", type=click.Choice(sorted(PATTERNS)), help="Open loop instead.")
-@click.option("--rate", type=float, help=f"Open loop: queries a second.  [default: {RATE:g}]")
+@click.option(
+    "--rate",
+    type=Number(0, min_open=True),
+    help=f"Open loop: queries a second.  [default: {RATE:g}]",
+)
 @click.option("--queries", default=14, show_default=True, help="Queries of each client.")
 @click.option("--calibration", default="a30", show_default=True, help="Numbers of the machine.")
 @click.option("--stats", type=InPath(), help="Cost file (default: estimated).")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.interrupts import end_silently, starting_processes
 from grace_torchrec.loadtest.encoding import encode
 from grace_torchrec.loadtest.entrants import Entrant, Models, engine_of
@@ -74,10 +75,19 @@ class Rig:
         self.receiver.start()
 
     def measure(self, engine: Engine, load: Load) -> Measured:
-        """Let the generator ask an engine here (and the second process, if the load says so)."""
+        """Let the generator ask an engine here (and the second process, if the load says so).
+
+        Raises:
+            GraceError: the generator ended.
+        """
         self.server.engine = engine
-        self.orders.send(load)
-        found: Measured = self.orders.recv()
+        try:
+            self.orders.send(load)
+            found: Measured = self.orders.recv()
+        except (EOFError, OSError) as error:
+            raise GraceError(
+                "load test: the process that asks ended before it was done; standard error says why"
+            ) from error
         return found
 
     def close(self) -> None:

@@ -58,7 +58,9 @@ class Subject:
         """
         forms = [form_of(request) for request in requests]
         if not requests:
-            raise GraceError("load test: no requests; give a trace or batches that are not empty")
+            raise GraceError(
+                "load test: no requests; give batches that are not empty, or fewer rows a request"
+            )
         if any(form.is_alone for form in forms):
             raise NotSupported("load test: requests hold what cannot be joined row by row")
         kinds = {form.kind for form in forms}

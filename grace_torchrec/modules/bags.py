@@ -45,6 +45,8 @@ def bags_of(
             "batch is inside a torch.func transform, whose tensors kernels cannot read: "
             "call the model outside of it"
         )
+    if not hasattr(features, "keys"):
+        raise GraceError(f"batch is a {type(features).__name__}, a KeyedJaggedTensor is expected")
     keys = features.keys()
     place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
     missing = [name for name in names if name not in place]

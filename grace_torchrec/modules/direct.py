@@ -68,7 +68,7 @@ class DirectLookup:
 
         Raises:
             GraceError: the batch is malformed.
-            ValueError: an id is outside its table under RAISE, or a row of a rewritten batch is.
+            OutsideTable: an id is outside its table under RAISE, or a row of a rewritten batch is.
             StaleSums: a table changed since its sums were built.
             PlanMismatch: the batch was rewritten for another plan.
         """
@@ -142,7 +142,7 @@ class DirectLookup:
             bags: Checked bags on the CPU.
 
         Raises:
-            ValueError: an id is outside its table under RAISE.
+            OutsideTable: an id is outside its table under RAISE.
         """
         ids, offsets, weights, stride, positions = bags
         features = tables.features(lookup, tuple(positions[f] for f in lookup.chosen))
@@ -168,7 +168,7 @@ class DirectLookup:
             given: Rows of a RewrittenBatch.
 
         Raises:
-            ValueError: parts of the batch do not fit together, or a row is outside its table.
+            GraceError: parts of the batch do not fit together, or a row is outside its table.
         """
         places = lookup.places
         features = tables.features(lookup, tuple(places))

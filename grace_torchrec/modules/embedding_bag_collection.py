@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import NotInStock, NotSupported
 from grace_torchrec.modules import checkpoint
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.direct import DirectLookup
@@ -38,7 +38,8 @@ torch.fx.wrap("bags_of")  # fx looks names up in the module that calls them
 class GraceEmbeddingBagCollection(StoredTables):
     """Same keys, order, types, shapes and state-dict keys as the collection it stands for.
 
-    Inference only: forward raises in training mode, a backward through the output raises, and
+    Inference only: forward raises in training mode, a backward through the output raises
+    (:class:`~grace_torchrec.errors.NoBackward`, also a NotImplementedError), and
     sums that no longer match their rows raise :class:`~grace_torchrec.errors.StaleSums`.
 
     Args:
@@ -103,8 +104,9 @@ class GraceEmbeddingBagCollection(StoredTables):
 
         Raises:
             GraceError: the batch is malformed.
-            ValueError: an id is outside its table under ``raise``.
-            NotImplementedError: a weighted table pools by MEAN, as in the stock collection.
+            OutsideTable: an id is outside its table under ``raise``; a ValueError too.
+            NotInStock: a weighted table pools by MEAN, as in the stock collection; a
+                NotImplementedError too.
             NotSupported: the module is in training mode, or the batch is VBE.
             StaleSums: a table changed since its sums were built.
             PlanMismatch: the batch was rewritten for another plan.
@@ -115,7 +117,7 @@ class GraceEmbeddingBagCollection(StoredTables):
                 "or restore_ the stock module to train"
             )
         if self._weighted_mean:
-            raise NotImplementedError(
+            raise NotInStock(
                 f"table {self._weighted_mean[0]!r} is weighted and pools by MEAN: the stock "
                 "collection refuses that too; pool by SUM, or restore_ the stock module"
             )

@@ -34,26 +34,34 @@ Tables = tuple[
     Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], list[bool], list[Tensor], list[int]
 ]
 
+KEEP_ROWS = "keep the rows in one of these on the CPU, or restore_ the stock collection"
 logger = logging.getLogger(__name__)
 
 torch.fx.wrap("look_up_ahead")  # one node that takes both kinds of batch
 
 
-def refuse_unreadable(label: str, rows: Tensor, shape: tuple[int, int] | None = None) -> None:
+def refuse_unreadable(
+    label: str, rows: Tensor, shape: tuple[int, int] | None = None, todo: str = KEEP_ROWS
+) -> None:
     """Refuse a table that no kernel of this version reads.
 
     Args:
         label: Name of the table, quoted.
         rows: Its rows, as they are now.
         shape: The shape it was planned with, where that may have changed.
+        todo: What to do about a type or device.
 
     Raises:
         NotSupported: another device, type, layout or shape; names the table and what is read.
     """
     if rows.device.type not in ("cpu", "meta"):
-        raise NotSupported(f"table {label} is on {rows.device}: only CPU tables have kernels yet")
+        raise NotSupported(
+            f"table {label} is on {rows.device}: only CPU tables have kernels yet; {todo}"
+        )
     if rows.dtype not in DATA_TYPES:
-        raise NotSupported(f"table {label} is {rows.dtype}: float32 and float16 have kernels")
+        raise NotSupported(
+            f"table {label} is {rows.dtype}: float32 and float16 have kernels; {todo}"
+        )
     if not rows.is_contiguous():
         raise NotSupported(f"table {label} is not contiguous; call .contiguous() on it first")
     if shape is not None and tuple(rows.shape) != shape:

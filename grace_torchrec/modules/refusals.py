@@ -17,6 +17,7 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
+from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 
 REASONS: tuple[tuple[type, str], ...] = (
@@ -43,6 +44,21 @@ def refused_modules(model: nn.Module) -> dict[str, str]:
         if reason is not None:
             refused[path] = f"{type(module).__name__} {reason}"
     return refused
+
+
+def no_collection(verb: str, model: nn.Module) -> NotSupported:
+    """Return the error of a model that has no collection to work on, with what it has instead.
+
+    Args:
+        verb: Who was called.
+        model: It.
+    """
+    why = "; ".join(f"{path or 'the model'}: {why}" for path, why in refused_modules(model).items())
+    todo = "give its pooled tables to torchrec.EmbeddingBagCollection"
+    if "already swapped" in why:
+        todo = "call restore_ first"
+    told = f": {why}" if why else ""
+    return NotSupported(f"{verb}: model holds no stock EmbeddingBagCollection{told}; {todo}")
 
 
 def why_refused(module: nn.Module) -> str | None:

@@ -51,7 +51,10 @@ def swapped_modules(model: nn.Module) -> Modules:
                     "accelerate_ the model that holds both"
                 )
     if not found:
-        raise GraceError("rewrite: model holds no swapped module; call accelerate_ first")
+        raise GraceError(
+            "rewrite: model holds no swapped module; call accelerate_ first (where it was called: its "
+            "plan leaves every table stock, swapped.refused says why)"
+        )
     return found
 
 
@@ -70,12 +73,15 @@ def rewrite_one(batch: Any, modules: Modules) -> Any:
 
     Raises:
         GraceError: the batch holds no bags, or more than one; or they are malformed.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     parts = list(batch) if isinstance(batch, list | tuple) else [batch]
     places = [k for k, part in enumerate(parts) if _is_bags(part)]
     if len(places) != 1:
-        raise GraceError(f"batch holds {len(places)} KeyedJaggedTensors, one expected")
+        raise GraceError(
+            f"rewrite: batch holds {len(places)} KeyedJaggedTensors, one expected; give the "
+            "KeyedJaggedTensor alone, or a tuple or list with one"
+        )
     given = parts[places[0]]
     bags = given.bags if isinstance(given, RewrittenBatch) else given
     rows = {path: rows_of(bags, module) for path, module in modules.items()}
@@ -91,7 +97,7 @@ def rows_of(bags: KeyedJaggedTensor, module: GraceEmbeddingBagCollection) -> Rew
     Raises:
         GraceError: the batch is malformed.
         NotSupported: the batch is VBE, or carries weights that would be ignored under ``strict``.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     ids, offsets, weights, stride, positions = bags_of(
         bags, module.input_names, module.is_weighted(), module.strict

@@ -49,7 +49,7 @@ class ShardedRewriter(nn.Module):
             StaleSums: the sums were not built since the last load.
             GraceError: the batch is malformed.
             PlanMismatch: it was rewritten for another plan.
-            ValueError: an id, or a rewritten row, is outside its table.
+            OutsideTable: an id, or a rewritten row, is outside its table.
         """
         owner = self._owner[0]
         owner.sharded.require_fresh()
@@ -96,7 +96,7 @@ def _row_bags(
         given: Rows, and which features they are for; together all features.
 
     Raises:
-        ValueError: a row is outside its table and its sums.
+        OutsideTable: a row is outside its table and its sums.
     """
     of_feature = {f: (rows, place) for rows, chosen in given for place, f in enumerate(chosen)}
     in_order = [of_feature[f] for f in sorted(of_feature)]

@@ -19,6 +19,7 @@ from torchrec.modules.embedding_modules import (
 )
 
 from grace_kernels.op_inputs import packed_codes
+from grace_torchrec.arguments import expect
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules import _torchrec, freshness
 from grace_torchrec.modules.fitting import plan_of_each
@@ -29,6 +30,11 @@ from grace_torchrec.plans.held import stored_sets
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.sums.build_rows import build_rows
+
+RESTORE_FIRST = (
+    "its rows stay as they are: call restore_ before you move or convert the model (rows in fewer "
+    "bits: convert(model, plan, row_dtype=...))"
+)
 
 
 class StoredTables(EmbeddingBagCollectionInterface):
@@ -55,6 +61,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
         self, collection: EmbeddingBagCollection, plans: Mapping[str, TablePlan], bad_ids: str
     ) -> None:
         super().__init__()
+        expect(type(self).__name__, "collection", collection, EmbeddingBagCollection)
         self._configs = list(collection.embedding_bag_configs())
         self._plans = plan_of_each(collection, plans)
         self._homes = [(plan.spec.name, plan.placement.originals) for plan in self._plans]
@@ -210,7 +217,7 @@ class StoredTables(EmbeddingBagCollectionInterface):
             return super()._apply(fn, recurse)
         for table, config in enumerate(self._configs):
             weight = self.weight(table)
-            refuse_unreadable(repr(config.name), fn(weight.new_empty(0)))
+            refuse_unreadable(repr(config.name), fn(weight.new_empty(0)), todo=RESTORE_FIRST)
 
         def keeping_codes(tensor: Tensor) -> Tensor:
             """Apply ``fn``; codes and sets come from the plan, so they keep what they hold."""

@@ -15,7 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-from grace_torchrec.modules.refusals import all_places, refused_modules
+from grace_torchrec.modules.refusals import all_places, no_collection, refused_modules
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, Prediction, TablePlan
 from grace_torchrec.plans.table_spec import stock_collections, table_specs
@@ -51,10 +51,7 @@ def accelerate_(
     found = dict(stock_collections(model))
     refused = refused_modules(model)
     if not found:
-        why = "; ".join(f"{path}: {reason}" for path, reason in refused.items())
-        raise NotSupported(
-            f"model holds no stock EmbeddingBagCollection to swap{': ' + why if why else ''}"
-        )
+        raise no_collection("accelerate_", model)
     if "" in found:
         raise NotSupported(
             "model is itself an EmbeddingBagCollection: wrap it, e.g. nn.Sequential(model)"
@@ -118,7 +115,10 @@ def rebuild_sums_(model: nn.Module, progress: Callable[[str], None] | None = Non
     """Build every stored row anew; arguments and errors: ``grace_torchrec.api``."""
     swapped = [m for m in model.modules() if isinstance(m, GraceEmbeddingBagCollection)]
     if not swapped:
-        raise GraceError("model holds no swapped module; call accelerate_ first")
+        raise GraceError(
+            "rebuild_sums_: model holds no swapped module; call accelerate_ first (where it was called: its "
+            "plan leaves every table stock, swapped.refused says why)"
+        )
     return sum(module.rebuild_sums(progress) for module in swapped)
 
 
@@ -126,10 +126,12 @@ def _check_table_names(
     found: dict[str, EmbeddingBagCollection], tables: Collection[str] | None
 ) -> None:
     """Refuse names that no collection has."""
+    if isinstance(tables, str):
+        raise GraceError(f"accelerate_: tables is text; give names, as [{tables!r}]")
     known = {c.name for module in found.values() for c in module.embedding_bag_configs()}
     unknown = sorted(set(tables or ()) - known)
     if unknown:
-        raise GraceError(f"model has no table {unknown[0]!r}; it has {sorted(known)}")
+        raise GraceError(f"accelerate_: model has no table {unknown[0]!r}; it has {sorted(known)}")
 
 
 def _as_chosen(plan: TablePlan, tables: Collection[str] | None) -> TablePlan:

@@ -17,6 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.ops_rows import check_parts, rewrite_features
 from grace_kernels.rewrite_bags_cpu import split_by_tier
+from grace_torchrec.errors import OutsideTable
 from grace_torchrec.modules.lookup import Bags
 from grace_torchrec.modules.rewriter import PART_SUFFIX, Rewriter
 from grace_torchrec.modules.rewritten_batch import RewrittenRows
@@ -39,7 +40,7 @@ def tier_bags(
         bag of each, for stock collections fail on none.
 
     Raises:
-        ValueError: the arrays do not belong together, or a row is outside its table and its sums.
+        GraceError: the arrays do not belong together, or a row is outside its table and its sums.
     """
     for rows in {id(rows): rows for rows, _ in places}.values():
         held = [place for other, place in places if other is rows]
@@ -80,7 +81,7 @@ def rows_in_line(
         ahead: Whether each table is planned ``ahead``.
 
     Raises:
-        ValueError: an id is outside its table under RAISE.
+        OutsideTable: an id is outside its table under RAISE.
     """
     ids, offsets, weights, stride, positions = bags
 
@@ -104,7 +105,7 @@ def _parts(
     """Return (row ids inside their table, lengths, weights) of the three tables of a feature.
 
     Raises:
-        ValueError: a row is outside its table and its sums.
+        OutsideTable: a row is outside its table and its sums.
     """
     table = rewriter.table_of[feature]
     num_rows, sums = rewriter.num_rows[table], num_sums[table]
@@ -114,7 +115,7 @@ def _parts(
     rows = given.rows[mine].numpy()
     if rows.size and not 0 <= rows.min() <= rows.max() < num_rows + sums:
         worst = rows.max() if rows.min() >= 0 else rows.min()
-        raise ValueError(
+        raise OutsideTable(
             f"{rewriter.labels[feature]}: the batch reads row {worst}, there are {num_rows} rows "
             f"and {sums} sums; rewrite the batch again"
         )

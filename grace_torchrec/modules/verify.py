@@ -83,7 +83,7 @@ def _run(
             for comparison in comparisons.values():
                 comparison.count(rewritten)
     if not count:
-        raise GraceError("verify: no batches were given")
+        raise GraceError("verify: no batches were given; give one or more")
     return count, rewrote
 
 

@@ -71,7 +71,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     schema = part(document, "schema", int, where)
     if not OLDEST <= schema <= SCHEMA:
         told = quoted(repr(schema))
-        raise GraceError(f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}")
+        raise GraceError(
+            f"{where}: schema {told}, this version reads {OLDEST} to {SCHEMA}; plan again"
+        )
     if document.get("plan_sha256") != _sha256(document):
         raise GraceError(f"{where}: was changed after it was written; make the plan again")
     document = document_of_today(document, schema)

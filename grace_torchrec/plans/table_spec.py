@@ -155,7 +155,8 @@ def _spec(path: str, collection: Any, config: Any) -> TableSpec:
     known: dict[str, Dtype] = {"float32": "fp32", "float16": "fp16"}
     if dtype not in known:
         raise NotSupported(
-            f"table {config.name!r} in {path or 'the model'!r} has type {dtype}; use fp32 or fp16"
+            f"table {config.name!r} in {path or 'the model'!r} has type {dtype}; "
+            "kernels read float32 and float16: convert it with .float() or .half() first"
         )
     return TableSpec(
         module=path,

@@ -200,7 +200,9 @@ class CostFile:
     def _parse(cls, document: Mapping[str, Any]) -> "CostFile":
         """Read the values of a cost file."""
         if document["format"] != FORMAT:
-            raise GraceError(f"format {document['format']}, this version reads {FORMAT}")
+            raise GraceError(
+                f"format {document['format']}, this version reads {FORMAT}; profile the model again"
+            )
         names = set(OpStat.__dataclass_fields__)
         ops = [{k: v for k, v in op.items() if k not in names} for op in document["ops"]]
         graph = OpGraph.from_json({"name": document["name"], "ops": ops})

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.tracing import example_refused
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,16 @@ def roofline(
         graph: Its operators.
         example: Positional arguments of one batch.
         gpu: What to estimate for.
+
+    Raises:
+        GraceError: the example is not a batch of this model.
     """
     shapes = _Shapes(gm)
-    with torch.inference_mode():
-        shapes.run(*example)
+    try:
+        with torch.inference_mode():
+            shapes.run(*example)
+    except Exception as error:  # whatever the model's own code raises
+        raise example_refused(graph.name, error) from error
     nodes = {node.name: node for node in gm.graph.nodes}
     stats = [_estimate(gm, nodes[op.nodes[0]], op.kind, shapes.found, gpu) for op in graph.ops]
     return OpStats.of(graph, stats, "roofline", gpu.name)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from grace_torchrec.arguments import expect, expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.schedule.backends import CudaBackend, StreamBackend
 from grace_torchrec.schedule.graph_module import (
@@ -31,7 +32,14 @@ from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
 from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.tracing import LEAVES, code_hash, find_aliases, op_graph, trace
+from grace_torchrec.schedule.tracing import (
+    LEAVES,
+    code_hash,
+    example_refused,
+    find_aliases,
+    op_graph,
+    trace,
+)
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,13 @@ def schedule_(
 
     Raises:
         NotSupported: the model is in training mode.
+        GraceError: the example is not a batch of the model.
         PlanMismatch: ``stats`` belong to another model.
         GraceError: a resource is given for an operator that is not there, or ``streams`` < 1.
     """
+    expect_model("schedule_", model)
+    expect("schedule_", "example", example, tuple)
+    expect_number("schedule_", "streams", streams, 1, whole=True)
     machine = Machine(streams, wait_us)
     if is_lowered(model):
         found: Scheduled = vars(model)["meta"]["grace_scheduled"]
@@ -215,9 +227,18 @@ def _device(example: tuple[Any, ...]) -> torch.device:
 
 
 def _same_results(model: nn.Module, gm: fx.GraphModule, example: tuple[Any, ...]) -> None:
-    """Refuse a trace that computes something else on the example."""
+    """Refuse a trace that computes something else on the example.
+
+    Raises:
+        GraceError: the example is not a batch of this model.
+        NotSupported: the trace computes something else.
+    """
     with torch.inference_mode():
-        wanted = torch.utils._pytree.tree_leaves(model(*example))
+        try:
+            answer = model(*example)
+        except Exception as error:  # whatever the model's own code raises
+            raise example_refused(type(model).__name__, error) from error
+        wanted = torch.utils._pytree.tree_leaves(answer)
         found = torch.utils._pytree.tree_leaves(gm(*example))
     for a, b in zip(wanted, found, strict=True):
         if isinstance(a, Tensor) and not torch.equal(a, b):

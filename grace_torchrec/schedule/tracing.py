@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.schedule.op_graph import Op, OpGraph, order_by_resource
 
 LEAVES = ("EmbeddingBagCollection", "EmbeddingCollection", "QuantEmbeddingBagCollection")
@@ -88,6 +88,19 @@ class ModelTracer(fx.Tracer):
         if type(m).__name__ in self.leaves or hasattr(m, "mutable_resources"):
             return True
         return super().is_leaf_module(m, module_qualified_name)
+
+
+def example_refused(name: str, error: Exception) -> GraceError:
+    """Return the error of a model that fails on its example.
+
+    Args:
+        name: Of the model.
+        error: What its code raised; torch.fx adds lines to the first.
+    """
+    told = str(error).partition("\n")[0]
+    if not isinstance(error, GraceError):
+        told = f"{type(error).__name__}: {told}"
+    return GraceError(f"{name}: the model refuses its example batch: {told}")
 
 
 def trace(model: nn.Module, leaves: Iterable[str] = LEAVES) -> fx.GraphModule:

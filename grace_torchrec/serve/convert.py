@@ -14,6 +14,7 @@ from torch import fx, nn
 from torchrec.fx import Tracer
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from grace_torchrec.arguments import expect, expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules.refusals import refused_modules
 from grace_torchrec.plans.files import check_plan_fits
@@ -83,6 +84,9 @@ def convert(
         raise GraceError(
             f"convert: example must be a tuple of the model's arguments, got {type(example).__name__}"
         )
+    expect_model("convert", model)
+    expect("convert", "plan", plan, Plan)
+    expect_number("convert", "streams", streams, 1, whole=True)
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
     types = row_types(plan, row_dtype)
@@ -207,8 +211,9 @@ def schedule(
         with torch.no_grad(), nullcontext() if whole else devices_told():
             # Collections note the order of their features now, shards their devices.
             wanted = eager(*example)
-    except (TypeError, KeyError, RuntimeError, ValueError) as error:
-        raise GraceError(f"convert: the model refuses the example: {error}") from error
+    except Exception as error:  # whatever the model's own code raises
+        told = str(error) if isinstance(error, GraceError) else f"{type(error).__name__}: {error}"
+        raise GraceError(f"convert: the model refuses the example: {told}") from error
     try:
         traced = _traced(eager, all(c.is_direct for c in collections.values()))
         if stats is None:

@@ -14,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
-from grace_torchrec.modules.refusals import all_places, refused_modules
+from grace_torchrec.modules.refusals import all_places, no_collection
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.table_spec import stock_collections
 from grace_torchrec.schedule.graph_module import Streams
@@ -41,10 +41,7 @@ def skeleton_of(model: nn.Module) -> tuple[nn.Module, dict[str, EmbeddingBagColl
         elif type(module) is EmbeddingBagCollection:
             memo[id(module)] = module
     if not memo:
-        why = "; ".join(f"{path}: {reason}" for path, reason in refused_modules(model).items())
-        raise NotSupported(
-            f"convert: model holds no EmbeddingBagCollection{': ' + why if why else ''}"
-        )
+        raise no_collection("convert", model)
     try:
         skeleton: nn.Module = copy.deepcopy(model, memo)
     except Exception as error:  # whatever the model's own parts raise

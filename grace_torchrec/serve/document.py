@@ -75,7 +75,8 @@ def read_served(folder: Path) -> ServedDocument:
     document = read_json(file, WHAT)
     if document.get("schema") not in (1, SCHEMA):
         raise GraceError(
-            f"{file}: schema {document.get('schema')!r}, this version reads 1 to {SCHEMA}"
+            f"{file}: schema {document.get('schema')!r}, this version reads 1 to {SCHEMA}; convert the "
+            "model again"
         )
     if document.pop(CHECKSUM, None) != _sha256(document):
         raise GraceError(f"{file}: was changed after it was written; save the model again")

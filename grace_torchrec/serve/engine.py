@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from grace_torchrec.arguments import expect_model
+from grace_torchrec.arguments import expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.answering import Duties, expire
 from grace_torchrec.serve.crew import Crew, timed_out
@@ -81,8 +81,7 @@ class Engine:
             max_inflight=max_inflight, streams=1 if streams is None else streams,
             max_batch=max_batch, max_wait_ms=max_wait_ms, max_queue=max_queue,
         )  # fmt: skip
-        if not 0 <= shadow <= 1:
-            raise GraceError(f"Engine: shadow is a share of requests from 0 to 1, got {shadow!r}")
+        expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
         observe = _observer(recorder)
@@ -254,9 +253,7 @@ class Engine:
 def _check_numbers(**numbers: float) -> None:
     """Refuse an argument below its least: 0 milliseconds, 1 of all else."""
     for name, number in numbers.items():
-        least = 0 if name == "max_wait_ms" else 1
-        if isinstance(number, bool) or not number >= least:
-            raise GraceError(f"Engine: {name} must be {least} or more, got {number!r}")
+        expect_number("Engine", name, number, 0 if name == "max_wait_ms" else 1)
 
 
 def _observer(recorder: Any) -> Callable[[Any], None] | None:

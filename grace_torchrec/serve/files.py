@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from grace_torchrec import artifact
+from grace_torchrec.arguments import expect_model
 from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan
@@ -73,6 +74,7 @@ def load_served(
         PlanMismatch: the model has other tables or other dense weights than the saved one.
     """
     begin = time.perf_counter()
+    expect_model("load_served", model)
     folder = Path(path)
     document = read_served(folder)
     plan, conversion = Plan.load(folder / "plan"), document.conversion

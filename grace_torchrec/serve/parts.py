@@ -65,8 +65,8 @@ class Splitter(nn.Module):
 
         Raises:
             GraceError: the batch is malformed.
-            ValueError: an id is outside its table under ``raise``.
-            ValueError: a rewritten row is outside its table and its sums.
+            OutsideTable: an id is outside its table under ``raise``.
+            OutsideTable: a rewritten row is outside its table and its sums.
             PlanMismatch: the batch was rewritten for another plan.
         """
         if isinstance(features, RewrittenBatch):
@@ -106,7 +106,7 @@ def parts_of_rows(
         Three bags for each feature; a batch of no bags is given as one empty bag of each.
 
     Raises:
-        ValueError: the arrays do not belong together, or a row is outside its table and its sums.
+        GraceError: the arrays do not belong together, or a row is outside its table and its sums.
     """
     places = [(given, feature) for feature in range(len(rewriter.table_of))]
     return tier_bags(rewriter, places, num_sums)

@@ -17,6 +17,7 @@ from torch import nn
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.arguments import expect, expect_model
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.modules.refusals import no_collection
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import Plan
@@ -86,7 +87,7 @@ class Refresher:
         expect("Refresher", "example", example, tuple)
         self._specs = table_specs(model)
         if not self._specs:
-            raise NotSupported("Refresher: model holds no stock EmbeddingBagCollection")
+            raise no_collection("Refresher", model)
         self._conversion = dict(conversion or {})
         if self._conversion.get("target", "module") != "module":
             raise NotSupported("Refresher: scripted models cannot be proven; use target='module'")

@@ -120,7 +120,7 @@ class TableBatchCollection(EmbeddingBagCollectionInterface):  # type: ignore[mis
 
         Raises:
             GraceError: the batch is malformed.
-            ValueError: an id is outside its table under ``raise``, or a rewritten row.
+            OutsideTable: an id is outside its table under ``raise``, or a rewritten row.
             NotSupported: the batch is VBE.
             PlanMismatch: the batch was rewritten for another plan.
         """

@@ -126,7 +126,7 @@ def script_batch(
 
     Raises:
         GraceError: the batch holds no bags or several, or they are malformed.
-        ValueError: an id is outside its table under ``raise``.
+        OutsideTable: an id is outside its table under ``raise``.
     """
     places = [
         k for k, part in enumerate(batch) if isinstance(part, KeyedJaggedTensor | RewrittenBatch)

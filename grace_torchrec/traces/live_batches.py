@@ -58,7 +58,9 @@ def live_places(model: Any) -> list[LivePlace]:
     places = list(_places(model, set()))
     names = [table.name for place in places for table in place.tables]
     if not names:
-        raise NotSupported("recorder: model holds no EmbeddingBagCollection to record the bags of")
+        raise NotSupported(
+            "recorder: model holds no EmbeddingBagCollection; give the model whose bags are recorded"
+        )
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise NotSupported(

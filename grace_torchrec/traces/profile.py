@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec import artifact
+from grace_torchrec.arguments import expect
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.trace import Trace
@@ -71,7 +72,14 @@ class Profile:
     def from_trace(
         cls, table: str, trace: Trace, features: tuple[str, ...] | None = None
     ) -> "Profile":
-        """Profile of one table read by ``features`` (default: one feature named as the table)."""
+        """Profile of one table read by ``features`` (default: one feature named as the table).
+
+        Raises:
+            GraceError: ``trace`` is no trace, or ``features`` is text and no names.
+        """
+        expect("Profile.from_trace", "trace", trace, Trace)
+        if isinstance(features, str):
+            raise GraceError(f"Profile.from_trace: features is text; give ({features!r},)")
         return cls({table: TableProfile(trace, features or (table,))})
 
     @classmethod
@@ -157,7 +165,7 @@ class Profile:
         document, arrays = artifact.read_folder(path, "profile")
         if document.get("schema") != SCHEMA:
             raise GraceError(
-                f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}"
+                f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}; profile again"
             )
         tables = {}
         for name, entry in _entries(document, path).items():

@@ -83,6 +83,7 @@ class _Reading(NamedTuple):
 
     format: str | None
     thinning: Thinning
+    columns: Sequence[str] | None
     names: ItemNames | None
     skip_bad_lines: bool
 
@@ -113,6 +114,8 @@ def shard_paths(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     Raises:
         GraceError: there are no paths, or a folder has no files.
     """
+    if isinstance(paths, str | os.PathLike):
+        raise GraceError(f"shards: {os.fspath(paths)!r} is one path; give a list of paths")
     found: list[str] = []
     for path in paths:
         if not Path(path).is_dir():
@@ -134,6 +137,7 @@ def read_shards(
     thinning: Thinning | None = None,
     processes: int = 1,
     folder: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] | None = None,
     names: ItemNames | None = None,
     skip_bad_lines: bool = False,
 ) -> ShardedTrace:
@@ -147,6 +151,7 @@ def read_shards(
             spawned, so a script that calls this needs a ``__main__`` guard.
         folder: Where the arrays of the result are kept, for traces larger than memory: they
             are mapped, and the folder, one for each trace, must outlive it. None: in memory.
+        columns: As for :func:`grace_torchrec.traces.readers.stream`.
         names: Numbers the items, of all files in their order, in one process; see
             :func:`grace_torchrec.traces.readers.stream`. None: they keep their numbers.
         skip_bad_lines: Leave bad lines of text out and count them.
@@ -164,7 +169,7 @@ def read_shards(
             f"shards: items are numbered by one process, processes is {processes}; give 1"
         )
     totals, skipped = np.zeros(6, np.int64), list[str]()
-    reading = _Reading(format, thinning, names, skip_bad_lines)
+    reading = _Reading(format, thinning, columns, names, skip_bad_lines)
     try:
         with tempfile.TemporaryDirectory(prefix="shards.", dir=folder) as spool:
             pieces = _pieces(files, reading, processes, spool)
@@ -221,8 +226,11 @@ def _pieces(files: list[str], reading: _Reading, processes: int, spool: str) -> 
 def _capped(file: str, reading: _Reading) -> Iterator[_Piece]:
     """Yield the pieces of one file, long bags cut."""
     bad_lines = BadLines() if reading.skip_bad_lines else None
-    told, (_, thinning, names, _) = 0, reading
-    for trace in stream(file, reading.format, names=names, bad_lines=bad_lines):
+    told, thinning = 0, reading.thinning
+    pieces = stream(
+        file, reading.format, columns=reading.columns, names=reading.names, bad_lines=bad_lines
+    )
+    for trace in pieces:
         whole, dropped = trace, (0, 0, 0)
         if thinning.most_ids is not None:
             capped = cap_bags(whole, thinning.most_ids, thinning.seed)

@@ -5,6 +5,7 @@ Shapes: B bags, B1 = B + 1, L ids in all, N items.
 """
 
 import dataclasses
+import operator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,8 +51,8 @@ class Trace:
         set_(self, "offsets_B1", _checked_offsets(self.offsets_B1, np.asarray(self.ids_L).size))
         set_(self, "ids_L", _checked_ids(self.ids_L))
         largest = int(self.ids_L.max(initial=-1))
-        if self.num_items < 0:
-            raise GraceError(f"trace: num_items is {self.num_items}; give the rows of the table")
+        if not isinstance(self.num_items, int | np.integer) or self.num_items < 0:
+            raise GraceError(f"trace: num_items is {self.num_items!r}; give the rows of the table")
         num_items = int(self.num_items) or largest + 1
         if largest >= num_items:
             where = int(np.argmax(self.ids_L >= num_items))
@@ -84,7 +85,14 @@ class Trace:
 
     @classmethod
     def from_bags(cls, bags: list[list[int]], num_items: int = 0) -> "Trace":
-        """Build a trace from plain lists of ids, one list a bag."""
+        """Build a trace from plain lists of ids, one list a bag.
+
+        Raises:
+            GraceError: they are no lists of integers.
+        """
+        wrong = next((item for bag in bags for item in bag if not _is_integer(item)), None)
+        if wrong is not None:
+            raise GraceError(f"trace: {wrong!r} is no id; bags hold integers")
         offsets = np.zeros(len(bags) + 1, np.int64)
         np.cumsum([len(bag) for bag in bags], out=offsets[1:])
         ids = np.fromiter((item for bag in bags for item in bag), np.int64, int(offsets[-1]))
@@ -136,6 +144,15 @@ class Trace:
             None if self.split_L is None else self.split_L[source],
             self.note,
         )
+
+
+def _is_integer(item: object) -> bool:
+    """Tell an id from anything else, numbers with a fraction and texts included."""
+    try:
+        operator.index(item)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def _checked_offsets(offsets: npt.ArrayLike, num_ids: int) -> npt.NDArray[np.int64]:

@@ -14,17 +14,18 @@ from grace_torchrec.errors import GraceError, NotSupported
 
 
 def check_figure(path: str | os.PathLike[str]) -> None:
-    """Refuse a figure that could not be drawn, before anything is measured for it.
+    """Refuse a file that no picture can be written to.
 
     Raises:
-        NotSupported: matplotlib is not installed, or knows no picture of that name.
+        NotSupported: matplotlib is not installed.
+        GraceError: its name ends in no type of pictures.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
     if _type(path) not in FigureCanvasBase.get_supported_filetypes():
-        raise NotSupported(f"{path}: no kind of picture; name it .png, .svg or .pdf")
+        raise GraceError(f"{os.fspath(path)}: no type of pictures; name it .png, .svg or .pdf")
 
 
 def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -35,7 +36,7 @@ def write_latency_figure(found: Mapping[str, Any], path: str | os.PathLike[str])
         path: File to write, .png, .svg or .pdf.
 
     Raises:
-        NotSupported: matplotlib is not installed, or knows no picture of that name.
+        NotSupported: matplotlib is not installed.
         GraceError: the file cannot be written.
     """
     check_figure(path)

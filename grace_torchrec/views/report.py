@@ -13,6 +13,7 @@ from pathlib import Path
 import grace_torchrec
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.make import check_profile_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.summary import PlanSummary
@@ -55,6 +56,8 @@ def write_report(
         PlanMismatch: the profile does not belong to the tables of the plan.
         GraceError: the file cannot be written.
     """
+    if profile is not None:
+        check_profile_fits(profile, [table.spec for table in plan.tables.values()])
     found = what_if(plan, profile) if profile is not None and plan.memory.hbm else None
     target = Path(path)
     try:

@@ -81,8 +81,10 @@ def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Cali
     Raises:
         MemoryModelError: ``row_bytes`` or ``table_bytes`` is out of range.
     """
-    if row_bytes < 4 or row_bytes % 4 or row_bytes > 1 << 20:
-        raise MemoryModelError(f"calibrate: row_bytes must be a multiple of 4, got {row_bytes}")
+    if not isinstance(row_bytes, int) or row_bytes < 4 or row_bytes % 4 or row_bytes > 1 << 20:
+        raise MemoryModelError(
+            f"calibrate: row_bytes must be a multiple of 4 from 4 to {1 << 20}, got {row_bytes!r}"
+        )
     if table_bytes < 64 * row_bytes:
         raise MemoryModelError(f"calibrate: a table of {table_bytes:,} bytes is too small")
     load, found = _load(), _host_rates(row_bytes, table_bytes)

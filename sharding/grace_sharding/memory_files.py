@@ -11,7 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grace_sharding.memory_tiers import MemoryModel, MemoryModelError, Tier, machine_names
+from grace_sharding.memory_tiers import (
+    NO_HBM_BYTES,
+    MemoryModel,
+    MemoryModelError,
+    Tier,
+    machine_names,
+)
 
 SCHEMA = 1
 OF_THE_DEVICE = ("cache_bytes", "launch_s")  # may be missing: then they are not known
@@ -94,6 +100,6 @@ def memory_named(name: str, hbm_bytes: int | None = None) -> MemoryModel:
     if hbm_bytes is None:
         return memory
     if memory.hbm is None:
-        raise MemoryModelError(f"{name}: the machine has no HBM, leave hbm_bytes out")
+        raise MemoryModelError(f"{name}: the machine has no HBM; {NO_HBM_BYTES}")
     tiers = (Tier("hbm", hbm_bytes, memory.hbm.bytes_per_s), memory.host)
     return replace(memory, tiers=tiers)

@@ -21,6 +21,9 @@ TierName = Literal["hbm", "host"]
 Uvm = Literal["managed", "host_mapped", "cached"]
 
 
+NO_HBM_BYTES = "leave hbm_bytes out"  # the command line has its own words for it
+
+
 class MemoryModelError(GraceError):
     """A machine or tier is unknown, or its numbers make no sense."""
 
@@ -138,7 +141,7 @@ class MemoryModel:
             )
         sheet = _sheets()[machine]
         if hbm_bytes is not None and "hbm" not in sheet:
-            raise MemoryModelError(f"machine {machine}: has no HBM, leave hbm_bytes out")
+            raise MemoryModelError(f"machine {machine}: has no HBM; {NO_HBM_BYTES}")
         wanted = {"hbm": hbm_bytes, "host": host_bytes}
         names: tuple[TierName, ...] = ("hbm", "host") if "hbm" in sheet else ("host",)
         tiers = []

@@ -14,6 +14,7 @@ from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 
 from grace_sharding import _torchrec
+from grace_sharding.errors import GraceError
 from grace_sharding.memory_tiers import MemoryModel, Tier, TierName
 from grace_sharding.obstacles import Obstacle, Table, find_obstacle, tables_of
 
@@ -29,7 +30,7 @@ class Setting:
     """All that a planner goes by; fields as in GraceShardingPlanner.
 
     Raises:
-        ValueError: a number is out of range.
+        GraceError: a number is out of range.
     """
 
     memory: MemoryModel
@@ -44,9 +45,9 @@ class Setting:
         for name in ("world_size", "local_world_size", "batch_size"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"planner: {name} must be an integer >= 1, got {value!r}")
+                raise GraceError(f"planner: {name} must be an integer >= 1, got {value!r}")
         if self.world_size % self.local_world_size:
-            raise ValueError(
+            raise GraceError(
                 f"planner: {self.world_size} ranks do not fill hosts of {self.local_world_size}; "
                 "world_size must be a multiple of local_world_size"
             )

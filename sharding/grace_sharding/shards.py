@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from grace_sharding.errors import GraceError
+
 MOST_RANKS = 65_536
 COUNTS = ("rank", "first_row", "first_column", "rows", "columns", "hbm_bytes", "host_bytes")
 
@@ -72,22 +74,22 @@ class TableShards:
         """Refuse fields that no planner writes.
 
         Raises:
-            ValueError: names the table and the field.
+            GraceError: names the table and the field.
         """
         where = f"sharding: table {self.table!r}"
         texts = (self.module, self.table, self.sharding_type, self.kernel)
         if not all(isinstance(text, str) for text in texts) or self.tier not in ("hbm", "host"):
-            raise ValueError(f"{where}: names must be text, and tier hbm or host")
+            raise GraceError(f"{where}: names must be text, and tier hbm or host")
         if not all(_is_number(factor) for factor in self.pooling_factors):
-            raise ValueError(f"{where}: pooling factors must be numbers >= 0")
+            raise GraceError(f"{where}: pooling factors must be numbers >= 0")
         for shard in self.shards:
             counts = [getattr(shard, name) for name in COUNTS]
             if not all(type(count) is int and count >= 0 for count in counts):
-                raise ValueError(f"{where}: {shard} holds other than integers >= 0")
+                raise GraceError(f"{where}: {shard} holds other than integers >= 0")
             if shard.rank >= world_size:
-                raise ValueError(f"{where}: {shard} is on no rank of {world_size}")
+                raise GraceError(f"{where}: {shard} is on no rank of {world_size}")
             if not (_is_number(shard.busy_ms) and _is_number(shard.comms_ms)):
-                raise ValueError(f"{where}: {shard} takes no such time")
+                raise GraceError(f"{where}: {shard} takes no such time")
 
     def is_whole(self, shape: tuple[int, int], world_size: int) -> bool:
         """Tell whether the shards cover a table, each value once; data-parallel, on every rank.
@@ -156,7 +158,7 @@ class Sharding:
         tables: Every table, in order of module and name.
 
     Raises:
-        ValueError: numbers are out of range, a table is there twice, or a shard has no such rank.
+        GraceError: numbers are out of range, a table is there twice, or a shard has no such rank.
     """
 
     world_size: int
@@ -168,15 +170,15 @@ class Sharding:
         """Check once: shardings also come from files."""
         numbers = (self.world_size, self.local_world_size, self.batch_size)
         if not all(type(number) is int and number >= 1 for number in numbers):
-            raise ValueError(f"sharding: ranks and batch size must be integers >= 1, got {numbers}")
+            raise GraceError(f"sharding: ranks and batch size must be integers >= 1, got {numbers}")
         if self.world_size > MOST_RANKS:
-            raise ValueError(f"sharding: {self.world_size} ranks, at most {MOST_RANKS} are known")
+            raise GraceError(f"sharding: {self.world_size} ranks, at most {MOST_RANKS} are known")
         if self.world_size % self.local_world_size:
-            raise ValueError(
+            raise GraceError(
                 f"sharding: {self.world_size} ranks do not fill hosts of {self.local_world_size}"
             )
         if len({(table.module, table.table) for table in self.tables}) != len(self.tables):
-            raise ValueError("sharding: a table is there twice")
+            raise GraceError("sharding: a table is there twice")
         for table in self.tables:
             table.check(self.world_size)
 
@@ -192,16 +194,16 @@ class Sharding:
             shapes: Rows and columns of every table, by dotted path of its collection and its name.
 
         Raises:
-            ValueError: names the table.
+            GraceError: names the table.
         """
         held = {(table.module, table.table): table for table in self.tables}
         for path, name in sorted(shapes.keys() ^ held.keys()):
             where = "the plan has no such table" if (path, name) in held else "no rank holds it"
-            raise ValueError(f"sharding of table {name!r} in {path!r}: {where}")
+            raise GraceError(f"sharding of table {name!r} in {path!r}: {where}")
         for key, table in held.items():
             rows, columns = shapes[key]
             if not table.is_whole((rows, columns), self.world_size):
-                raise ValueError(
+                raise GraceError(
                     f"sharding of table {table.table!r}: its shards are not the "
                     f"{rows} x {columns} values of the table"
                 )
@@ -215,13 +217,13 @@ class Sharding:
         """Read what :meth:`to_json` returned.
 
         Raises:
-            ValueError: a field is missing, unknown, or out of range.
+            GraceError: a field is missing, unknown, or out of range.
         """
         try:
             tables = tuple(TableShards.from_json(table) for table in value["tables"])
             return cls(**{**value, "tables": tables})
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"sharding: {error} is missing, unknown or of another type") from error
+            raise GraceError(f"sharding: {error} is missing, unknown or of another type") from error
 
 
 def rank_ms(tables: Sequence[TableShards], world_size: int) -> tuple[float, ...]:

@@ -128,7 +128,7 @@ def test_the_table_keeps_measured_and_modelled_apart(small, tmp_path):
 def test_wrong_calls_say_what_and_write_nothing(tmp_path, args, words):
     result = run(*args, "--out", tmp_path / "out")
     assert result.exit_code != 0
-    assert words in str(result.exception)
+    assert words in result.output + str(result.exception)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,11 +1,16 @@
 """The public names are these and no more; each loads from the module that defines it."""
 
+import ast
+import builtins
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import grace_torchrec
+from grace_kernels import errors as kernel_errors
 
 PUBLIC = [
     "Engine",
@@ -84,6 +89,52 @@ def test_errors_are_value_errors() -> None:
     for name in ("PlanMismatch", "NoPlan", "StaleSums", "NotSupported"):
         assert issubclass(getattr(grace_torchrec, name), grace_torchrec.GraceError)
     assert issubclass(grace_torchrec.GraceError, ValueError)
+
+
+def test_errors_of_the_kernels_are_of_the_family_and_what_torch_raises() -> None:
+    from grace_torchrec import errors
+
+    assert issubclass(errors.NoBackward, NotImplementedError)
+    assert issubclass(errors.NotInStock, NotImplementedError)
+    kinds = {
+        kernel_errors.OutsideTable: errors.OutsideTable,
+        kernel_errors.WrongBatch: errors.WrongBatch,
+        kernel_errors.NoBackward: errors.NoBackward,
+    }
+    for kind, ours in kinds.items():
+        raised = kernel_errors.refusal(kind, "what")
+        assert type(raised) is ours
+        assert isinstance(raised, grace_torchrec.GraceError)
+        assert pickle.loads(pickle.dumps(raised)).args == ("what",)  # also from another process
+
+
+def test_kernels_raise_no_class_that_their_own_callers_would_miss() -> None:
+    with pytest.raises(TypeError, match="GraceError does not derive from OutsideTable"):
+        kernel_errors.raised_as({kernel_errors.OutsideTable: grace_torchrec.GraceError})
+
+
+def test_no_room_raises_errors_outside_of_the_family() -> None:
+    """Python's own are for callers that break Python's rules, and caught where they are raised."""
+    allowed = {
+        "strict_files.py": {"ValueError"},  # caught by its callers in this file
+        "__init__.py": {"AttributeError"},  # what a module without a name raises
+        "cli/main.py": {"SystemExit"},
+        "modules/rewritten_batch.py": {"AttributeError"},
+        "loadtest/generator.py": {"EOFError"},  # the end of its own process
+    }
+    package = Path(grace_torchrec.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        raised = {
+            node.exc.func.id
+            for node in ast.walk(ast.parse(file.read_text("utf-8")))
+            if isinstance(node, ast.Raise)
+            and isinstance(node.exc, ast.Call)
+            and isinstance(node.exc.func, ast.Name)
+        }
+        name = file.relative_to(package).as_posix()
+        assert {kind for kind in raised if hasattr(builtins, kind)} <= allowed.get(name, set()), (
+            name
+        )
 
 
 def test_import_loads_nothing_heavy() -> None:

@@ -237,7 +237,7 @@ def test_a_wrong_call_is_one_clear_error(options, error, said, model_of, plan_fo
 
 def test_a_model_without_tables_and_a_plan_of_another_model_are_refused(model_of, plan_for, batch):
     model = model_of()
-    with pytest.raises(NotSupported, match="holds no EmbeddingBagCollection"):
+    with pytest.raises(NotSupported, match="holds no stock EmbeddingBagCollection"):
         convert(nn.Linear(2, 2), plan_for(model), example=(torch.ones(1, 2),))
     with pytest.raises(PlanMismatch, match="dim 6 in the model"):
         convert(model_of(dim=6), plan_for(model), example=batch)

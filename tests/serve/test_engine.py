@@ -358,11 +358,11 @@ def test_awaiting_answers_and_cancelling_the_task_cancels_the_request(double) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"max_inflight": 0}, "max_inflight must be 1"),
-        ({"max_batch": 0}, "max_batch must be 1"),
-        ({"max_queue": True}, "max_queue must be 1"),
-        ({"max_wait_ms": -1}, "max_wait_ms must be 0"),
-        ({"max_wait_ms": float("nan")}, "max_wait_ms must be 0"),
+        ({"max_inflight": 0}, "max_inflight must be a number of 1"),
+        ({"max_batch": 0}, "max_batch must be a number of 1"),
+        ({"max_queue": True}, "max_queue must be a number of 1"),
+        ({"max_wait_ms": -1}, "max_wait_ms must be a number of 0"),
+        ({"max_wait_ms": float("nan")}, "max_wait_ms must be a number of 0"),
         ({"shadow": 2}, "share of requests"),
         ({"shadow": 0.5}, "pass stock=model"),
         ({"recorder": object()}, "without observe"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from grace_kernels import cpu
+from grace_kernels.errors import ALLOW_BAD_IDS, NoBackward, OutsideTable, WrongBatch, refusal
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.per_table import tables_of
 from grace_kernels.subset_tables import SubsetTables
@@ -68,7 +69,7 @@ def check_bags(
         positions: Features of the batch that are asked for.
 
     Raises:
-        ValueError: a size or type is wrong, or offsets fall, or leave the ids (seen on the CPU
+        WrongBatch: a size or type is wrong, or offsets fall, or leave the ids (seen on the CPU
             only: a device would have to be waited for).
     """
     needed = (max(positions, default=-1) + 1) * stride + 1
@@ -82,10 +83,11 @@ def check_bags(
         fits = bounds[0] >= 0 and bounds[-1] <= values.numel()
         fits = fits and cpu.first_misfit(bounds, bounds[:0]) < 0
     if not fits:
-        raise ValueError(
+        raise refusal(
+            WrongBatch,
             f"bags: {stride} bags of {needed // max(stride, 1)} features need {needed} int64 offsets "
             f"that never fall, inside {values.numel()} int32 or int64 ids, weights float32 or none; "
-            f"got {offsets.numel()} {offsets.dtype} offsets; fix the batch"
+            f"got {offsets.numel()} {offsets.dtype} offsets; fix the batch",
         )
 
 
@@ -94,24 +96,26 @@ def numpy_or_none(tensor: Tensor | None) -> Any:
     return None if tensor is None else tensor.detach().numpy()
 
 
-def bad_id(bad: cpu.BadId, label: str) -> ValueError:
+def bad_id(bad: cpu.BadId, label: str) -> Exception:
     """Say which table, feature, sample and id, and how many rows there are.
 
     Args:
         bad: What a kernel met.
         label: "table 't', feature 'f'".
     """
-    return ValueError(
+    return refusal(
+        OutsideTable,
         f"{label}: sample {bad.sample} holds id {bad.id}, the table has {bad.num_rows} rows; "
-        "fix the ids, or plan with PlanOptions(bad_ids='drop' or 'zero_row')"
+        f"fix the ids, or {ALLOW_BAD_IDS}",
     )
 
 
 def refuse_backward(context: Any, *gradients: Any) -> Any:
     """Sums are constants: a gradient through them would be silently incomplete."""
-    raise NotImplementedError(
+    raise refusal(
+        NoBackward,
         "backward through a GraceEmbeddingBagCollection: it is inference only; "
-        "call restore_ and train the stock module"
+        "call restore_ and train the stock module, or look up (and compile) under torch.no_grad()",
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from grace_kernels import cpu
 from grace_kernels.cpu_codes import rewrite_sets
+from grace_kernels.errors import OutsideTable, WrongBatch, refusal
 from grace_kernels.op_inputs import (
     bad_id,
     check_bags,
@@ -205,9 +206,10 @@ def pool_checked(
         first = features.positions[bad.feature] * stride
         ends = offsets[first : first + stride + 1].numpy()
         sample = int(np.searchsorted(ends, bad.position, side="right")) - 1
-        raise ValueError(
+        raise refusal(
+            OutsideTable,
             f"{labels[bad.feature]}: sample {sample} reads row {bad.row}, there are "
-            f"{table.rows_ND.shape[0]} rows and {table.num_sums} sums; rewrite the batch again"
+            f"{table.rows_ND.shape[0]} rows and {table.num_sums} sums; rewrite the batch again",
         ) from None
     return pooled
 
@@ -222,7 +224,7 @@ def check_parts(
     """Refuse a rewritten batch that would make the kernel read outside its arrays.
 
     Raises:
-        ValueError: types, sizes or offsets do not belong together, or a feature is not there.
+        WrongBatch: types, sizes or offsets do not belong together, or a feature is not there.
     """
     wanted = ((row_ids, torch.int64, 1), (offsets, torch.int64, 1), (given_lengths, torch.int64, 2))
     fits = all(part.dtype == kind and part.dim() == dims for part, kind, dims in wanted)
@@ -232,16 +234,18 @@ def check_parts(
         fits = weights.dtype == torch.float32 and weights.shape == row_ids.shape
     parts = [row_ids, offsets, given_lengths, *([] if weights is None else [weights])]
     if not fits or not all(part.is_contiguous() for part in parts):
-        raise ValueError(
+        raise refusal(
+            WrongBatch,
             "rewritten batch: rows, offsets, weights and lengths are not vectors that belong "
-            "together; rewrite the batch again"
+            "together; rewrite the batch again",
         )
     bounds = offsets.numpy()
     falls = cpu.first_misfit(bounds, bounds[:0]) >= 0
     if falls or bounds[0] != 0 or bounds[-1] != row_ids.numel():
-        raise ValueError(
+        raise refusal(
+            WrongBatch,
             f"rewritten batch: offsets do not rise from 0 to its {row_ids.numel()} rows; "
-            "rewrite the batch again"
+            "rewrite the batch again",
         )
 
 

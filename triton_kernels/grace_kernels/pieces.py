@@ -8,6 +8,7 @@ Shapes: L ids, B bags, B1 = B + 1, N items.
 import torch
 from torch import Tensor
 
+from grace_kernels.errors import ALLOW_BAD_IDS, OutsideTable, refusal
 from grace_kernels.reference import SLOT_BITS
 
 LEAST_PIECE, LARGEST_PIECE = 32, 512
@@ -81,12 +82,12 @@ def raise_bad_ids(bad_ids: Tensor, label: str, num_rows: int) -> None:
     """Read the counter (this waits for the device) and reset it.
 
     Raises:
-        ValueError: ids outside the table were met since the last call.
+        OutsideTable: ids outside the table were met since the last call.
     """
     count = int(bad_ids.item())
     if count:
         bad_ids.zero_()
-        raise ValueError(
-            f"{label}: {count} ids are outside 0..{num_rows - 1}; "
-            "fix the ids, or plan with bad_ids='drop' or 'zero_row'"
+        raise refusal(
+            OutsideTable,
+            f"{label}: {count} ids are outside 0..{num_rows - 1}; fix the ids, or {ALLOW_BAD_IDS}",
         )

@@ -12,12 +12,13 @@ Read in this order:
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.merge import concatenate
 from grace_torchrec.traces.readers.baskets import read_baskets, stream_baskets
 from grace_torchrec.traces.readers.fbgemm import read_fbgemm, stream_fbgemm
 from grace_torchrec.traces.readers.first_seen import ItemNames
@@ -26,6 +27,7 @@ from grace_torchrec.traces.readers.interaction_layout import looks_like_interact
 from grace_torchrec.traces.readers.interactions import read_interactions, stream_interactions
 from grace_torchrec.traces.readers.kjt import from_kjts
 from grace_torchrec.traces.readers.line_errors import (
+    NAME_FORMAT,
     ZIP_MAGIC,
     BadLines,
     file_error,
@@ -90,7 +92,13 @@ _LISTED = (
 _SAMPLED_LINES = 1000
 
 
-def read(path: str | os.PathLike[str], format: str | None = None) -> Trace:
+def read(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    names: ItemNames | None = None,
+) -> Trace:
     """Read a trace file.
 
     Args:
@@ -102,13 +110,17 @@ def read(path: str | os.PathLike[str], format: str | None = None) -> Trace:
             baskets, ``.inter``, ``.csv``, ``.tsv``: interactions, ``.pt``: fbgemm, also before
             ``.gz``), or by users numbered one after the other (user_items). Other text is never
             guessed, as users read as items would look like a trace.
+        columns: As for :func:`stream`.
+        names: As for :func:`stream`.
 
     Raises:
         GraceError: the format is unknown or cannot be told (the message lists them all), or
             the reader refuses the file.
         NotSupported: the format needs a library that is not installed.
     """
-    path, part, format = _resolved(path, format)
+    if columns is not None or names is not None:
+        return concatenate(stream(path, format, columns=columns, names=names))
+    path, part, format = _resolved(path, format, columns)
     return FORMATS[format](path) if part is None else _PARTS[format](path, part)
 
 
@@ -116,6 +128,7 @@ def stream(
     path: str | os.PathLike[str],
     format: str | None = None,
     *,
+    columns: Sequence[str] | None = None,
     names: ItemNames | None = None,
     bad_lines: BadLines | None = None,
 ) -> Iterator[Trace]:
@@ -126,6 +139,8 @@ def stream(
     Args:
         path: As for :func:`read`.
         format: As for :func:`read`.
+        columns: Names of the columns of a log of interactions, from the left; see
+            :func:`read_interactions`. None: told by its first line.
         names: Numbers the items by first appearance, or by a list of names; those of text
             files may then be any text. None: items keep their numbers.
         bad_lines: Counts bad lines of text, which are left out. None: the first is an error.
@@ -135,13 +150,14 @@ def stream(
             has no lines; an item that has no name.
         NotSupported: as :func:`read`.
     """
-    path, part, format = _resolved(path, format)
+    path, part, format = _resolved(path, format, columns)
     if bad_lines is not None and format not in _LINE_STREAMS:
         raise GraceError(
             f"{os.fspath(path)}: a file of format {format} has no lines to skip; repair the file"
         )
     if format in _LINE_STREAMS:
-        yield from _LINE_STREAMS[format](path, names=names, bad_lines=bad_lines)
+        named = {} if columns is None else {"columns": columns}
+        yield from _LINE_STREAMS[format](path, names=names, bad_lines=bad_lines, **named)
         return
     pieces = (
         _PART_STREAMS[format](path, part) if format in _PART_STREAMS else [FORMATS[format](path)]
@@ -151,13 +167,20 @@ def stream(
 
 
 def _resolved(
-    path: str | os.PathLike[str], format: str | None
+    path: str | os.PathLike[str], format: str | None, columns: Sequence[str] | None
 ) -> tuple[str | os.PathLike[str], str | None, str]:
-    """Return (file, part or None, format)."""
+    """Return (file, part or None, format); only logs of interactions have named columns."""
+    if isinstance(columns, str):
+        raise GraceError(f"columns is text; give names, as {tuple(columns.split(','))!r}")
     path, part = _split_part(path)
-    format = _told_by(path) if format is None else format
+    if format is None:
+        format = _told_by(path) if columns is None else "interactions"
     if format not in FORMATS:
         raise GraceError(f"{os.fspath(path)}: unknown format {format!r}; {_LISTED}")
+    if columns is not None and format != "interactions":
+        raise GraceError(
+            f"{os.fspath(path)}: a file of format {format} has no columns to name; leave them out"
+        )
     if part is not None and format not in _PARTS:
         raise GraceError(
             f"{os.fspath(path)}: a file of format {format} has no parts; leave out #{part}"
@@ -194,7 +217,7 @@ def _told_by(path: str | os.PathLike[str]) -> str:
         return _BY_NAME[name.suffix]
     if _numbers_its_users(path):
         return "user_items"
-    raise GraceError(f"{os.fspath(path)}: cannot tell the format; name it: {_LISTED}")
+    raise GraceError(f"{os.fspath(path)}: cannot tell the format; {NAME_FORMAT}; {_LISTED}")
 
 
 def _archive_kind(path: str | os.PathLike[str]) -> str:
@@ -211,7 +234,7 @@ def _archive_kind(path: str | os.PathLike[str]) -> str:
 
 def _numbers_its_users(path: str | os.PathLike[str]) -> bool:
     """Tell whether the first lines (at least three) start with n, n + 1, n + 2 and so on."""
-    block = next(read_lines(path, form=f"name the format: {_LISTED}"))
+    block = next(read_lines(path, form=f"{NAME_FORMAT}; {_LISTED}"))
     counts = block.counts_P[block.counts_P > 0]
     first = block.values_T[(np.cumsum(counts) - counts)[:_SAMPLED_LINES]]
     return bool(first.size >= 3 and (np.diff(first) == 1).all())

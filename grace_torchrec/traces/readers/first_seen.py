@@ -6,6 +6,7 @@ Shapes: T keys of a block, U keys known so far.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers.columns import Columns, cut_columns, keys, trimmed, unquoted
 from grace_torchrec.traces.readers.integer_lines import BYTE_ORDER_MARK
-from grace_torchrec.traces.readers.line_errors import line_error, open_source
+from grace_torchrec.traces.readers.line_errors import file_error, line_error, open_source
 from grace_torchrec.traces.trace import Trace
 
 Int64s = npt.NDArray[np.int64]
@@ -80,7 +81,11 @@ class ItemNames:
             GraceError: the file cannot be read, a line is blank, or a name stands there twice.
         """
         with open_source(path) as source:
-            block = source.read().removeprefix(BYTE_ORDER_MARK).removesuffix(b"\n") + b"\n"
+            try:
+                text = source.read()
+            except (OSError, EOFError, zlib.error) as error:
+                file_error(path, f"not readable ({error}); give the names as plain text", error)
+        block = text.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\n") + b"\n"
         columns = _one_column(block)
         starts, ends = unquoted(columns.text_W, columns.starts_P, columns.ends_P)
         starts, ends = trimmed(columns.text_W, starts, ends)  # as the item column of a log

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source
+from grace_torchrec.traces.readers.line_errors import NAME_ITEMS, BadLines, line_error, open_source
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 26  # a "line" beyond this is no bag, and would be held in memory whole
@@ -211,7 +211,7 @@ def parse_token(path: str | os.PathLike[str], number: int, token: str, form: str
     if re.fullmatch("-[0-9]+", token):
         line_error(path, number, f"{shown} is negative", "ids count from 0; drop padding before")
     if not re.fullmatch("[0-9]+", token):
-        line_error(path, number, f"{shown} is not an integer", form)
+        line_error(path, number, f"{shown} is not an integer", f"{form}; {NAME_ITEMS}")
     digits = token.lstrip("0") or "0"
     if len(digits) > 19 or int(digits) > LARGEST:
         line_error(

@@ -9,7 +9,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grace_torchrec.traces.readers.line_errors import line_error, open_source
+from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.readers.line_errors import NAME_COLUMNS, line_error, open_source
 
 SEPARATORS = (b"\t", b"::", b",", b";", b"|", b" ")  # the first that the first line holds
 USER_NAMES = (
@@ -104,13 +105,18 @@ def tell_layout(
     if not header and names is None:
         return _unnamed(path, line, tokens, separator)
     user, item = named["user"], named["item"]
+    if (user is None or item is None) and names is not None:
+        raise GraceError(
+            f"{os.fspath(path)}: the columns {', '.join(names)[:80]!a} name no user or no item; "
+            "call them user and item"
+        )
     if user is None or item is None:
         lacks = "user" if user is None else "item"
         line_error(
             path,
             line,
             f"no column of {', '.join(found)[:80]!a} is known as the {lacks}",
-            "rename it to user or item, or name the columns: read_interactions(columns=)",
+            f"rename it to user or item, or {NAME_COLUMNS}",
         )
     return Layout(separator, user, item, named["time"], header)
 
@@ -133,7 +139,7 @@ def _unnamed(
             path,
             line,
             f"{len(tokens)} columns without a header",
-            "name them: read_interactions(columns=('user', 'item', ...)), or keep two to four",
+            f"keep two to four, or {NAME_COLUMNS}",
         )
     is_time = len(tokens) == 3 and _is_number(tokens[2]) and float(tokens[2]) >= EARLIEST_TIME
     time = 3 if len(tokens) == 4 else 2 if is_time else None

@@ -194,7 +194,13 @@ def _rows(
     for line in own[rows[own] < 0].tolist():
         shown = ascii(block.token(line, starts, ends)[:40])
         what = f"item {shown} has no row"
-        refuse_line(path, int(block.line_P[line]), what, "add it to the names", bad_lines)
+        refuse_line(
+            path,
+            int(block.line_P[line]),
+            what,
+            "add it to the names, or number anew in a new file of names",
+            bad_lines,
+        )
         good_P[line] = False
     return rows
 

@@ -44,7 +44,8 @@ def from_kjts(batches: Iterable[Any], features: str | Sequence[str], num_items: 
     weights: list[_Vector | None] = []
     for number, batch in enumerate(batches):
         for name, part in _features(batch, names, f"batch {number}"):
-            _append(part, f"batch {number}: feature {name}", lengths, ids, weights)
+            where = f"batch {number}: feature {name!r}"
+            _append(part, where, num_items, lengths, ids, weights)
     if not lengths:
         raise GraceError("from_kjts: there are no batches; give at least one KeyedJaggedTensor")
     if len({part is None for part in weights}) > 1:
@@ -121,6 +122,7 @@ def _check_batch(
 def _append(
     part: tuple[_Vector, _Vector, _Vector | None],
     where: str,
+    num_items: int,
     lengths: list[_Vector],
     ids: list[_Vector],
     weights: list[_Vector | None],
@@ -128,7 +130,16 @@ def _append(
     """Add the bags of one feature of one batch, padding dropped."""
     length_B, values, weight = part
     if values.size and int(values.min()) < PADDING:
-        raise GraceError(f"{where}: id {int(values.min())} is negative; only -1 (padding) may be")
+        raise GraceError(
+            f"{where}: {_sample(length_B, values < PADDING)} holds id {int(values.min())}, which is "
+            "negative; only -1 (padding) may be"
+        )
+    if num_items and values.size and int(values.max()) >= num_items:
+        raise GraceError(
+            f"{where}: {_sample(length_B, values >= num_items)} holds id "
+            f"{int(values[np.argmax(values >= num_items)])}, the table has {num_items} rows; fix the "
+            f"ids, or leave them out (-1 is padding)"
+        )
     real = values != PADDING
     if not real.all():
         bag = np.repeat(np.arange(length_B.size), length_B)
@@ -137,6 +148,12 @@ def _append(
     lengths.append(length_B)
     ids.append(values)
     weights.append(weight)
+
+
+def _sample(length_B: _Vector, is_bad_L: _Vector) -> str:
+    """Name the bag of the first bad value."""
+    ends = np.cumsum(length_B)
+    return f"sample {int(np.searchsorted(ends, int(np.argmax(is_bad_L)), side='right'))}"
 
 
 def _vector(tensor: Any) -> _Vector:

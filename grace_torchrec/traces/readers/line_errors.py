@@ -12,6 +12,10 @@ from typing import IO, NoReturn
 
 from grace_torchrec.errors import GraceError
 
+# What to do, in Python's words; the command line says these in its own (cli/words.py).
+NAME_ITEMS = "items of any name are numbered by read(names=ItemNames())"
+NAME_COLUMNS = "name the columns from the left: read(columns=('user', 'item', ...))"
+NAME_FORMAT = "name the format: read(format=)"
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 LFS_MAGIC = b"version https://git-lfs"

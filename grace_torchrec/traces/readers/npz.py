@@ -19,6 +19,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
 from grace_torchrec.traces.trace import Trace
 
+SAVE = "write it with numpy.savez(indptr=, indices=) of integers"
 _NEEDED, _OPTIONAL = ("indptr", "indices"), ("weights", "time", "split", "num_rows")
 # what numpy and zipfile raise on damaged archives and headers
 _DAMAGE = (
@@ -40,17 +41,18 @@ def read_npz(path: str | os.PathLike[str]) -> Trace:
     try:
         return _trace(arrays, num_rows)
     except GraceError as error:
-        what = str(error).removeprefix("trace: ")
+        what = str(error).removeprefix("trace: ").replace("num_items", "num_rows")
+        what = what if ";" in what else f"{what}; {SAVE}"
         file_error(path, f"array {_culprit(arrays, num_rows)}: {what}", error)
 
 
 def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
     """Read the arrays that a trace knows; names the array that is missing or damaged."""
     arrays: _Arrays = {}
-    name = "?"
+    name = ""
     try:
         if source.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
-            file_error(path, "is no npz archive; write one with numpy.savez(indptr=, indices=)")
+            file_error(path, f"is no npz archive; {SAVE}")
         source.seek(0)
         with zipfile.ZipFile(source) as archive:
             members = {entry.removesuffix(".npy") for entry in archive.namelist()}
@@ -60,21 +62,25 @@ def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:
                 if name in members:
                     arrays[name] = _checked(path, name, archive[name])
                 elif name in _NEEDED:
-                    file_error(path, f"array {name} is missing; it holds {sorted(members)[:8]}")
+                    file_error(
+                        path, f"array {name} is missing; it holds {sorted(members)[:8]}; {SAVE}"
+                    )
             name = "format"  # scipy.sparse.save_npz: other layouts use the same array names
             if name in members and str(archive[name].astype(str)) in ("csc", "bsr"):
                 file_error(path, "is a sparse matrix that is not CSR; save matrix.tocsr()")
     except GraceError:
         raise
     except _DAMAGE as error:
-        file_error(path, f"array {name}: not readable ({error}); write it again", error)
+        file_error(path, f"{name and f'array {name}: '}not readable ({error}); {SAVE}", error)
     return arrays
 
 
 def _checked(path: str | os.PathLike[str], name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Refuse arrays that are no numbers, before Trace converts them."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-        file_error(path, f"array {name}: has type {getattr(array, 'dtype', '?')}, numbers expected")
+        file_error(
+            path, f"array {name}: has type {getattr(array, 'dtype', '?')}, numbers expected; {SAVE}"
+        )
     return array
 
 

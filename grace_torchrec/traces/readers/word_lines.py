@@ -104,7 +104,9 @@ def _bags(
     wrong: dict[int, tuple[str, str]] = {}
     for item in np.flatnonzero(rows_I < 0).tolist():
         what = f"item {lines.token(item, starts_I, ends_I)[:40]!a} has no row"
-        wrong.setdefault(int(line_I[item]), (what, "add it to the names"))
+        wrong.setdefault(
+            int(line_I[item]), (what, "add it to the names, or number anew in a new file of names")
+        )
     if wrong:  # then names were given, and none is new
         return _bags(path, _without(path, lines, wrong, bad_lines), names, users, bad_lines)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lines.count_P - users)])

@@ -85,6 +85,28 @@ def test_given_names_stand_for_a_header(file):
     assert bags_of(read_interactions(file, columns=("user", "item"))) == [[2]]
 
 
+def test_named_columns_and_named_items_need_no_format(file):
+    file.write_text("x,ann,milk\ny,bob,bread\nz,ann,bread\n")
+    names = ItemNames()
+    assert bags_of(read(file, columns=("-", "user", "item"), names=names)) == [[0, 1], [1]]
+    assert names.names == ["milk", "bread"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "format", "said"),
+    [
+        ("user,item", None, r"columns is text; give names, as \('user', 'item'\)"),
+        (("user", "item"), "baskets", "format baskets has no columns to name; leave them out"),
+        (("who", "item"), None, "the columns 'who, item' name no user or no item; call them user"),
+        (None, None, r"name the columns from the left: read\(columns="),
+    ],
+)
+def test_wrong_names_of_columns_are_told(file, columns, format, said):
+    file.write_text("ann,x,y,z,milk\n")
+    with pytest.raises(GraceError, match=said):
+        read(file, format or "interactions", columns=columns)
+
+
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 30), st.integers(0, 2**62 - 1), st.integers(0, 99)), min_size=1

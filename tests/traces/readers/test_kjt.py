@@ -102,9 +102,12 @@ REFUSED = {
     ),
     "negative id": (
         lambda: from_kjts([Batch({"x": [[1]], "a": [[-2]]})], "a"),
-        "batch 0: feature a: id -2 is negative",
+        "batch 0: feature 'a': sample 0 holds id -2, which is negative; only -1 (padding) may",
     ),
-    "outside the table": (lambda: from_kjts([Batch({"a": [[1, 7]]})], "a", 5), "holds id 7"),
+    "outside the table": (
+        lambda: from_kjts([Batch({"a": [[1], [], [2, 7]]})], "a", 5),
+        "batch 0: feature 'a': sample 2 holds id 7, the table has 5 rows; fix the ids",
+    ),
     "weights in some": (
         lambda: from_kjts([Batch({"a": [[1]]}, [1.0]), Batch({"a": [[1]]})], "a"),
         "some batches carry weights",

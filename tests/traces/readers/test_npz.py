@@ -71,7 +71,10 @@ BAD = {
     "time per id": ({"time": np.ones(9)}, "array time: time has shape (9,)"),
     "time infinite": ({"time": np.array([1, 2, np.inf])}, "array time: time holds entries"),
     "split floats": ({"split": np.ones(3)}, "array split: split has type float64"),
-    "num_rows small": ({"num_rows": 4}, "array indices: bag 0 holds id 4, the table has 4 rows"),
+    "num_rows small": (
+        {"num_rows": 4},
+        "array indices: bag 0 holds id 4, the table has 4 rows; give num_rows >= 5 or",
+    ),
     "num_rows zero": ({"num_rows": 0}, "array num_rows: must be one positive integer"),
     "num_rows a vector": ({"num_rows": np.array([5, 6])}, "array num_rows: must be one"),
     "num_rows a float": ({"num_rows": 5.5}, "array num_rows: must be one positive integer"),

@@ -17,6 +17,7 @@ from grace_torchrec.traces.readers import (
     read_user_items,
     stream,
 )
+from grace_torchrec.traces.readers.line_errors import NAME_ITEMS
 
 bags_of_ids = st.lists(st.lists(st.integers(0, 2**62 - 1), min_size=1, max_size=5), min_size=1)
 
@@ -212,7 +213,7 @@ def test_bad_lines_make_no_bag_and_are_counted(file, form, wanted):
     file.write_text("1 2\n1 x\n3\n-1\n\n4 5\n")
     bad = BadLines()
     assert [bag for piece in stream(file, form, bad_lines=bad) for bag in bags_of(piece)] == wanted
-    assert bad == BadLines(2, f"{file}:2: 'x' is not an integer; lines hold non-negative integers with spaces between them")  # fmt: skip
+    assert bad == BadLines(2, f"{file}:2: 'x' is not an integer; lines hold non-negative integers with spaces between them; {NAME_ITEMS}")  # fmt: skip
     file.write_text("x\n")
     with pytest.raises(GraceError, match="no line holds a number"):
         list(stream(file, form, bad_lines=BadLines()))
