@@ -30,7 +30,7 @@ from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.demo import demo_view
 from grace_torchrec.views.report import write_report
 
-GENERATED = (10_000, 12_000)  # items, bags
+GENERATED = (20_000, 12_000)  # items, bags
 
 
 @click.command()

@@ -115,7 +115,7 @@ CALLS = [
     (("profile", "good.dat", *OUT, "--share", "1e-12"), "--share 1e-12 keeps none of the 20 bags"),
     (("profile", "good.dat", *OUT, "--table", ""), "--table and each --feature are names"),
     (("profile", "good.dat", *OUT, "--feature", "a", "--feature", "a"), "no feature twice"),
-    (("profile", "good.dat", "-o", "nothing"), "nothing: exists and is not a profile folder"),
+    (("profile", "good.dat", "-o", "list.json"), "'list.json' exists and is not a profile folder"),
     (("profile", "good.dat", "-o", ""), "'-o' / '--out': it is empty"),
     (("demo", "--trace", "words.dat"), "words.dat:1: 'milk' is not an integer", REMAP),
     (("demo", "--columns", "user,item"), "are for a --trace"),
