@@ -16,11 +16,13 @@ from grace_torchrec.grouping._beside_core import bits_are_few, count_beside, rep
 from grace_torchrec.grouping._heap_core import HALF, LOWER_HALF, pack
 from grace_torchrec.grouping._queue_core import (
     HEAP,
+    OPENED,
     add,
     drop_first,
     first_queue,
     has_room,
     open_next,
+    take_opened,
     with_room,
 )
 from grace_torchrec.grouping._token_core import set_bits, unite
@@ -85,14 +87,14 @@ def merge(
             set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])
     state_2 = np.array([num_items, bags_L.size])
     while True:
-        if queue.state_4[HEAP] == 0:
-            values, pairs = open_next(queue)
-            if pairs.size == 0:
+        if queue.state_5[HEAP] == 0:
+            opened = open_next(queue)
+            if opened == 0:
                 break
-            queue = with_room(queue, pairs.size)
-            _let_in(queue, values, pairs, sizes_T, max_size)
+            queue = with_room(queue, 0, opened)
+            _let_in(queue, sizes_T, max_size)
             continue
-        queue = with_room(queue, num_tokens)
+        queue = with_room(queue, num_tokens, 0)
         if state_2[FREE] + 2 * num_bags > lists.size:
             lists = _longer(lists, state_2[FREE], 2 * num_bags)
         _merge_while_room(
@@ -117,11 +119,12 @@ def _longer(lists: Int32s, used: int, more: int) -> Int32s:
 
 
 @jit
-def _let_in(queue: Any, values: Floats, pairs: Int64s, sizes_T: Int32s, max_size: int) -> None:
-    """Add those candidates of a bucket whose clusters live and are not too large together."""
-    for at in range(pairs.size):
-        if _is_alive(pairs[U(at)], sizes_T, max_size):
-            add(queue, values[U(at)], pairs[U(at)])
+def _let_in(queue: Any, sizes_T: Int32s, max_size: int) -> None:
+    """Add those candidates of an opened bucket whose clusters live and fit together."""
+    while queue.state_5[OPENED] > 0:
+        value, pair = take_opened(queue)
+        if _is_alive(pair, sizes_T, max_size):
+            add(queue, value, pair)
 
 
 @jit(inline=True)
@@ -155,7 +158,7 @@ def _merge_while_room(
     """Merge until an array is full or the heap is empty; see ``_set_merge_core``."""
     num_bags = offsets_B1.size - 1
     while (
-        queue.state_4[HEAP] > 0
+        queue.state_5[HEAP] > 0
         and has_room(queue, sizes_T.size)
         and state_2[FREE] + 2 * num_bags <= lists.size
     ):

@@ -27,7 +27,7 @@ OFFSET = 8.0  # added to a key: buckets of low keys are 1/128 wide, and wider as
 SHIFT = 42  # mantissa bits that do not tell buckets apart: 1024 buckets each time a key doubles
 LOWEST = 1026 << 10  # bits of OFFSET above the shift
 BUCKETS = 30 << 10
-HEAP, CURRENT, FREE, FREE_CHUNKS = 0, 1, 2, 3  # places in ``state_4``
+HEAP, CURRENT, FREE, FREE_CHUNKS, OPENED = 0, 1, 2, 3, 4  # places in ``state_5``
 
 
 class Queue(NamedTuple):
@@ -39,7 +39,8 @@ class Queue(NamedTuple):
         entries_E2: Entries in buckets, ``CHUNK`` to a chunk: the bits of a key, the pair beside it.
         next_C: The chunk before in the same bucket, or the next free one; -1 ends a chain.
         ends_G: The place behind the last entry of each bucket, 0 where it is empty.
-        state_4: Entries of the heap, lowest bucket in the heap, first free chunk, free chunks.
+        state_5: Entries of the heap, lowest bucket in the heap, first free chunk, free chunks, and
+            the place behind the last entry of an opened bucket that waits.
     """
 
     keys_H: Floats
@@ -47,7 +48,7 @@ class Queue(NamedTuple):
     entries_E2: Int64s
     next_C: Int32s
     ends_G: Int64s
-    state_4: Int64s
+    state_5: Int64s
 
 
 @jit
@@ -60,7 +61,7 @@ def new_queue(entries: int) -> Any:
         np.empty((chunks * CHUNK, 2), np.int64),
         _chain(np.empty(chunks, np.int32), 0, -1),
         np.zeros(BUCKETS, np.int64),
-        np.array([0, BUCKETS, 0, chunks], np.int64),
+        np.array([0, BUCKETS, 0, chunks, 0], np.int64),
     )
 
 
@@ -83,9 +84,9 @@ def bucket_of(key: float) -> Any:
 def add(queue: Any, key: float, pair: int) -> None:
     """Add an entry; the queue must have room (see :func:`with_room`)."""
     bucket = bucket_of(key)
-    if bucket >= queue.state_4[CURRENT]:
-        size = queue.state_4[HEAP]
-        queue.state_4[HEAP] = push(queue.keys_H, queue.pairs_H, size, key, pair)
+    if bucket >= queue.state_5[CURRENT]:
+        size = queue.state_5[HEAP]
+        queue.state_5[HEAP] = push(queue.keys_H, queue.pairs_H, size, key, pair)
     else:
         _lay(queue, bucket, key, pair)
 
@@ -95,9 +96,9 @@ def _lay(queue: Any, bucket: int, key: float, pair: int) -> None:
     """Put an entry into a bucket below the heap."""
     end = queue.ends_G[U(bucket)]
     if end & (CHUNK - 1) == 0:  # empty, or its last chunk is full
-        free = queue.state_4[FREE]
-        queue.state_4[FREE] = queue.next_C[U(free)]
-        queue.state_4[FREE_CHUNKS] -= 1
+        free = queue.state_5[FREE]
+        queue.state_5[FREE] = queue.next_C[U(free)]
+        queue.state_5[FREE_CHUNKS] -= 1
         queue.next_C[U(free)] = (end - 1) >> CHUNK_SHIFT
         end = free << CHUNK_SHIFT
     queue.entries_E2[U(end), 0] = np.float64(key).view(np.int64)
@@ -111,9 +112,9 @@ def stays_first(queue: Any, key: float, pair: int) -> bool:
 
     False also where it would be, but alone in a lower bucket: then it will come again.
     """
-    if bucket_of(key) < queue.state_4[CURRENT]:
+    if bucket_of(key) < queue.state_5[CURRENT]:
         return False
-    for child in range(1, min(queue.state_4[HEAP], 3)):
+    for child in range(1, min(queue.state_5[HEAP], 3)):
         if comes_first(queue.keys_H[child], queue.pairs_H[child], key, pair):
             return False
     return True
@@ -122,8 +123,8 @@ def stays_first(queue: Any, key: float, pair: int) -> bool:
 @jit(inline=True)
 def lower_first(queue: Any, key: float, pair: int) -> None:
     """Give the first entry a lower key."""
-    if bucket_of(key) >= queue.state_4[CURRENT]:
-        replace_top(queue.keys_H, queue.pairs_H, queue.state_4[HEAP], key, pair)
+    if bucket_of(key) >= queue.state_5[CURRENT]:
+        replace_top(queue.keys_H, queue.pairs_H, queue.state_5[HEAP], key, pair)
     else:
         drop_first(queue)
         _lay(queue, bucket_of(key), key, pair)
@@ -132,78 +133,88 @@ def lower_first(queue: Any, key: float, pair: int) -> None:
 @jit(inline=True)
 def drop_first(queue: Any) -> None:
     """Remove the first entry."""
-    queue.state_4[HEAP] = pop(queue.keys_H, queue.pairs_H, queue.state_4[HEAP])
+    queue.state_5[HEAP] = pop(queue.keys_H, queue.pairs_H, queue.state_5[HEAP])
+
+
+@jit(inline=True)
+def _chunks(more: int, opened: int) -> Any:
+    """Return how many chunks may be taken: full ones, and one begun in every bucket."""
+    return more // CHUNK + min(more + opened, BUCKETS) + 1
 
 
 @jit(inline=True)
 def has_room(queue: Any, more: int) -> Any:
     """Tell whether ``more`` entries can be added, wherever they belong."""
-    return queue.state_4[HEAP] + more <= queue.keys_H.size and queue.state_4[FREE_CHUNKS] >= more
+    return queue.state_5[HEAP] + more <= queue.keys_H.size and queue.state_5[
+        FREE_CHUNKS
+    ] >= _chunks(more, 0)
 
 
 @jit
-def with_room(queue: Any, more: int) -> Any:
-    """Return the queue with room for ``more`` entries."""
-    return _with_heap(_with_chunks(queue, more), queue.state_4[HEAP] + more)
+def with_room(queue: Any, more: int, opened: int) -> Any:
+    """Return the queue with room for entries, wherever they belong.
+
+    Args:
+        queue: It.
+        more: New entries, and those of the heap that may leave it.
+        opened: Entries of an opened bucket: the chunks that they leave serve again.
+    """
+    queue = _with_chunks(queue, _chunks(more, opened))
+    return _with_heap(queue, queue.state_5[HEAP] + more + opened)
 
 
 @jit
 def open_next(queue: Any) -> Any:
-    """Take the entries of the next bucket out of a queue whose heap is empty.
+    """Open the next bucket of a queue whose heap is empty; return how many entries it has.
 
-    Those of them that still count are to be added again, with the keys they have by now: all that
-    is below this bucket never enters the heap.
-
-    Returns:
-        (keys, pairs), both empty where the queue is.
+    :func:`take_opened` hands them out one by one.  Those that still count are to be added again,
+    with the keys they have by now: all that is below this bucket never enters the heap.
     """
-    if queue.state_4[FREE_CHUNKS] == queue.next_C.size:
-        return np.empty(0, np.float64), np.empty(0, np.int64)
-    queue.state_4[CURRENT] -= 1
-    while queue.ends_G[queue.state_4[CURRENT]] == 0:
-        queue.state_4[CURRENT] -= 1
-    return _take(queue, queue.state_4[CURRENT])
-
-
-@jit
-def _take(queue: Any, bucket: int) -> tuple[Floats, Int64s]:
-    """Empty a bucket that holds entries and free its chunks."""
-    chunk = (queue.ends_G[bucket] - 1) >> CHUNK_SHIFT
-    fill = queue.ends_G[bucket] - (chunk << CHUNK_SHIFT)
-    size, before = fill, queue.next_C[chunk]
+    if queue.state_5[FREE_CHUNKS] == queue.next_C.size:
+        return 0
+    queue.state_5[CURRENT] -= 1
+    while queue.ends_G[queue.state_5[CURRENT]] == 0:
+        queue.state_5[CURRENT] -= 1
+    end = queue.ends_G[queue.state_5[CURRENT]]
+    queue.ends_G[queue.state_5[CURRENT]], queue.state_5[OPENED] = 0, end
+    chunk = (end - 1) >> CHUNK_SHIFT
+    entries, before = end - (chunk << CHUNK_SHIFT), queue.next_C[chunk]
     while before >= 0:
-        size += CHUNK
+        entries += CHUNK
         before = queue.next_C[before]
-    keys, pairs = np.empty(size, np.float64), np.empty(size, np.int64)
-    while chunk >= 0:
-        size -= fill
-        for at in range(fill):
-            place = U((chunk << CHUNK_SHIFT) + at)
-            keys[U(size + at)] = np.int64(queue.entries_E2[place, 0]).view(np.float64)
-            pairs[U(size + at)] = queue.entries_E2[place, 1]
-        before = queue.next_C[chunk]
-        queue.next_C[chunk] = queue.state_4[FREE]
-        queue.state_4[FREE] = chunk
-        queue.state_4[FREE_CHUNKS] += 1
-        chunk, fill = np.int64(before), np.int64(CHUNK)
-    queue.ends_G[bucket] = 0
-    return keys, pairs
+    return entries
+
+
+@jit(inline=True)
+def take_opened(queue: Any) -> Any:
+    """Return (key, pair) of the next entry of an opened bucket, of which some must wait."""
+    place = queue.state_5[OPENED] - 1
+    if place & (CHUNK - 1) == 0:  # the last of its chunk
+        chunk = place >> CHUNK_SHIFT
+        queue.state_5[OPENED] = np.int64(queue.next_C[U(chunk)] + 1) << CHUNK_SHIFT
+        queue.next_C[U(chunk)] = queue.state_5[FREE]
+        queue.state_5[FREE] = chunk
+        queue.state_5[FREE_CHUNKS] += 1
+    else:
+        queue.state_5[OPENED] = place
+    key = np.int64(queue.entries_E2[U(place), 0]).view(np.float64)
+    return key, queue.entries_E2[U(place), 1]
 
 
 @jit
 def _with_chunks(queue: Any, more: int) -> Any:
     """Return the queue, its chunks grown where ``more`` of them would not be free."""
-    if queue.state_4[FREE_CHUNKS] >= more:
+    if queue.state_5[FREE_CHUNKS] >= more:
         return queue
     old = queue.next_C.size
     chunks = 2 * old + more
     entries, following = np.empty((chunks * CHUNK, 2), np.int64), np.empty(chunks, np.int32)
     entries[: old * CHUNK], following[:old] = queue.entries_E2, queue.next_C
-    _chain(following, old, queue.state_4[FREE])
-    queue.state_4[FREE] = old
-    queue.state_4[FREE_CHUNKS] += chunks - old
+    _chain(following, old, queue.state_5[FREE])
+    queue.state_5[FREE] = old
+    queue.state_5[FREE_CHUNKS] += chunks - old
     return Queue(
-        queue.keys_H, queue.pairs_H, entries, following, queue.ends_G, queue.state_4,
+        queue.keys_H, queue.pairs_H, entries, following, queue.ends_G, queue.state_5,
     )  # fmt: skip
 
 
@@ -212,11 +223,11 @@ def _with_heap(queue: Any, entries: int) -> Any:
     """Return the queue, its heap grown where so many entries would not fit."""
     if entries <= queue.keys_H.size:
         return queue
-    size = queue.state_4[HEAP]
+    size = queue.state_5[HEAP]
     keys, pairs = np.empty(2 * entries, np.float64), np.empty(2 * entries, np.int64)
     keys[:size], pairs[:size] = queue.keys_H[:size], queue.pairs_H[:size]
     return Queue(
-        keys, pairs, queue.entries_E2, queue.next_C, queue.ends_G, queue.state_4,
+        keys, pairs, queue.entries_E2, queue.next_C, queue.ends_G, queue.state_5,
     )  # fmt: skip
 
 
@@ -247,7 +258,7 @@ def first_queue(
     for item in range(partners_NK.shape[0]):
         for at in range(partners_NK.shape[1]):
             entries += partners_NK[item, at] >= 0
-    queue = new_queue(entries + (entries >> 2) + BUCKETS * CHUNK)
+    queue = new_queue(entries + (entries >> 2) + 2 * BUCKETS * CHUNK)
     for item in range(partners_NK.shape[0]):
         for at in range(partners_NK.shape[1]):
             partner = partners_NK[item, at]

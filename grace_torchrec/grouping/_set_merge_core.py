@@ -20,6 +20,7 @@ from grace_torchrec.grouping._partner_core import keep_best
 from grace_torchrec.grouping._queue_core import (
     CURRENT,
     HEAP,
+    OPENED,
     add,
     bucket_of,
     drop_first,
@@ -27,6 +28,7 @@ from grace_torchrec.grouping._queue_core import (
     lower_first,
     open_next,
     stays_first,
+    take_opened,
     with_room,
 )
 from grace_torchrec.grouping._token_core import (
@@ -114,17 +116,17 @@ def merge(
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])
     state_3 = np.array([0, bags_L.size, num_dense])
-    opened = np.empty(0, np.int64)
+    opened = 0
     while state_3[MADE] < budget:
-        queue = with_room(queue, queue.state_4[HEAP] + opened.size + num_kept)
+        queue = with_room(queue, queue.state_5[HEAP] + num_kept, opened)
         pair = _next_pair(
-            queue, opened, lists, starts_T, ends_T, born_T, sizes_T, bits_DW, row_T, least, scale,
+            queue, lists, starts_T, ends_T, born_T, sizes_T, bits_DW, row_T, least, scale,
             popularity, size_price,
         )  # fmt: skip
-        opened = opened[:0]
+        opened = 0
         if pair == NONE:
-            _, opened = open_next(queue)
-            if opened.size == 0:
+            opened = open_next(queue)
+            if opened == 0:
                 break
             continue
         if state_3[ROWS] == bits_DW.shape[0]:
@@ -140,7 +142,6 @@ def merge(
 @jit
 def _next_pair(
     queue: Any,
-    opened: Int64s,
     lists: Int32s,
     starts_T: Int64s,
     ends_T: Int64s,
@@ -161,11 +162,9 @@ def _next_pair(
     Returns:
         The pair, which is taken out of the queue; ``NONE`` where no candidate of the heap is left.
     """
-    place = 0
-    while place < opened.size or queue.state_4[HEAP] > 0:
-        is_opened = place < opened.size
-        pair = opened[U(place)] if is_opened else queue.pairs_H[0]
-        place += 1
+    while queue.state_5[OPENED] > 0 or queue.state_5[HEAP] > 0:
+        is_opened = queue.state_5[OPENED] > 0
+        pair = take_opened(queue)[1] if is_opened else queue.pairs_H[0]
         one, other = pair >> HALF, pair & LOWER_HALF
         expected = scale * born_T[U(one)] * born_T[U(other)]  # in this order wherever it is formed
         if ends_T[U(one)] - starts_T[U(one)] > ends_T[U(other)] - starts_T[U(other)]:
@@ -174,7 +173,7 @@ def _next_pair(
         size = sizes_T[U(one)] + sizes_T[U(other)]
         most = end - start
         key = worth(most, expected, size, popularity, size_price)
-        if most >= least and bucket_of(key) >= queue.state_4[CURRENT]:  # else too few bags are left
+        if most >= least and bucket_of(key) >= queue.state_5[CURRENT]:  # else too few bags are left
             if row < 0:
                 most = count_walked(lists, start, end, starts_T[U(other)], ends_T[U(other)])
             elif row_T[U(one)] >= 0 and most > bits_DW.shape[1]:

@@ -58,16 +58,22 @@ KEYS = st.one_of(
 ENTRIES = st.lists(st.tuples(KEYS, st.integers(0, 50)), max_size=80)
 
 
+def taken(queue):
+    """Entries of an opened bucket, one by one."""
+    while queue.state_5[queues.OPENED]:
+        yield queues.take_opened(queue)
+
+
 def with_first(queue, more):
     """The queue with its first entry in the heap, and room for ``more``."""
-    while queue.state_4[queues.HEAP] == 0:
-        keys, pairs = queues.open_next(queue)
-        if pairs.size == 0:
+    while queue.state_5[queues.HEAP] == 0:
+        opened = queues.open_next(queue)
+        if opened == 0:
             break
-        queue = queues.with_room(queue, pairs.size)
-        for key, pair in zip(keys, pairs, strict=True):
+        queue = queues.with_room(queue, 0, opened)
+        for key, pair in taken(queue):
             queues.add(queue, key, pair)
-    return queues.with_room(queue, more)
+    return queues.with_room(queue, more, 0)
 
 
 def entries_out(queue):
@@ -75,7 +81,7 @@ def entries_out(queue):
     left = []
     while True:
         queue = with_first(queue, 1)
-        if queue.state_4[queues.HEAP] == 0:
+        if queue.state_5[queues.HEAP] == 0:
             return left
         left.append((-float(queue.keys_H[0]), int(queue.pairs_H[0])))
         queues.drop_first(queue)
@@ -115,18 +121,19 @@ def test_an_entry_that_gets_a_lower_key_waits_its_turn(entries, falls, pair):
 
 @given(ENTRIES.filter(bool))
 def test_a_bucket_is_opened_whole_and_only_when_those_above_are_empty(entries):
-    queue = queues.with_room(queues.new_queue(0), len(entries))
+    queue = queues.with_room(queues.new_queue(0), len(entries), 0)
     for key, pair in entries:
         queues.add(queue, key, pair)
     waiting = sorted(entries)
     while waiting:
-        keys, pairs = queues.open_next(queue)
+        opened = queues.open_next(queue)
         first = queues.bucket_of(waiting[-1][0])
         bucket = [entry for entry in waiting if queues.bucket_of(entry[0]) == first]
-        assert sorted(zip(keys.tolist(), pairs.tolist(), strict=True)) == bucket
+        assert opened == len(bucket)
+        assert sorted(taken(queue)) == bucket
         waiting = waiting[: len(waiting) - len(bucket)]
-        assert queue.state_4[queues.HEAP] == 0
-    assert queues.open_next(queue)[1].size == 0
+        assert queue.state_5[queues.HEAP] == 0
+    assert queues.open_next(queue) == 0
 
 
 def test_a_queue_grows_past_its_first_room():
@@ -134,7 +141,7 @@ def test_a_queue_grows_past_its_first_room():
     entries = [(float(key), pair) for pair, key in enumerate(rng.integers(0, 3, 5000))]
     queue = queues.new_queue(0)
     for key, pair in entries:
-        queue = queue if queues.has_room(queue, 1) else queues.with_room(queue, 1)
+        queue = queue if queues.has_room(queue, 1) else queues.with_room(queue, 1, 0)
         queues.add(queue, key, pair)
     assert entries_out(queue) == sorted((-key, pair) for key, pair in entries)
 

@@ -79,7 +79,10 @@ def test_batches_that_share_streams_are_answered_bit_for_bit(
     with Engine(served, max_inflight=3, max_batch=1, streams=2) as engine:
         assert all(map(torch.equal, ask(engine, batches), wanted))
         told = engine.metrics.snapshot()
-        with torch.no_grad(), pytest.raises(GraceError, match="streams must be a number of 1 or more"):
+        with (
+            torch.no_grad(),
+            pytest.raises(GraceError, match="streams must be a number of 1 or more"),
+        ):
             Engine(served, streams=0)
     assert sorted(told.streams) == [0, 1]
     assert sum(load.launched for load in told.streams.values()) >= told.batches == len(batches)
