@@ -2,7 +2,8 @@
 
 Flow: this machine -> *Calibration* -> memory model -> plans.  Measured: copying (what the memory can
 do at best) and gathering rows at random (what lookups do), in host memory and, where there is a GPU,
-in HBM; the link between them by copying from page-locked memory; and one more kernel on a stream.
+in HBM; the link between them by copying from page-locked memory; and one more kernel
+of a CUDA graph.
 Without a GPU two numbers are measured, and the calibration says what is missing.  A rate is that of
 the fastest round; the spread of the rounds and the load of the machine stand beside it.
 """
