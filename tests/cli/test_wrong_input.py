@@ -33,6 +33,18 @@ value = 3
 
 def boom():
     raise RuntimeError("no weights here")
+
+def ends():
+    raise EOFError
+
+def torn():
+    raise BrokenPipeError(32, "Broken pipe")
+
+def leaves():
+    raise SystemExit(0)
+
+def odd():
+    raise BaseException("odd")
 """
 FILES = {
     "words.dat": b"milk bread\nbread\n",
@@ -126,6 +138,10 @@ CALLS = [
     (("plan", own("tables"), *PROFILE), "no stock EmbeddingBagCollection; give its pooled tables"),
     (("plan", own("boom"), *PROFILE), "RuntimeError: no weights here: raised by code of yours at "
      "wrong_input_model.py:21, mend it there (grace-torchrec --traceback"),
+    *[(("plan", own(name), *PROFILE), f"{told}: raised by code of yours at wrong_input_model.py:{line}")
+      for name, told, line in (("ends", "EOFError", 24), ("torn", "[Errno 32] Broken pipe", 27),
+                               ("leaves", "SystemExit: 0", 30), ("odd", "odd", 33))],
+    (("inspect", own("leaves")), "SystemExit: 0: raised by code of yours"),
     (("plan", own("value"), *PROFILE), "is no function"),
     (("plan", own("none"), *PROFILE), "cannot be loaded", "check the name"),
     (("plan", own("make"), *PROFILE, "--hbm-bytes", 9), "cpu: has no HBM; leave --hbm-bytes out"),
