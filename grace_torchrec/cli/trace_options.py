@@ -10,6 +10,7 @@ import click
 
 from grace_torchrec.cli.places import NAMES, OutPath
 from grace_torchrec.traces.readers import FORMATS, ItemNames, read
+from grace_torchrec.traces.readers.interaction_layout import ITEM_NAMES, TIME_NAMES, USER_NAMES
 from grace_torchrec.traces.trace import Trace
 
 
@@ -26,9 +27,11 @@ def _column_names(
     names = tuple(part.strip() for part in value.split(","))
     if not all(names):
         raise click.BadParameter(f"{value!r}: give a name for each column, as user,item,time.")
-    for name in ("user", "item", "time"):
-        if names.count(name) > 1:
-            raise click.BadParameter(f"{value!r}: two columns are {name}; name one of them -.")
+    for known in (USER_NAMES, ITEM_NAMES, TIME_NAMES):
+        if sum(name.lower() in known for name in names) > 1:
+            raise click.BadParameter(
+                f"{value!r}: two columns are the {known[0]}; call one of them -."
+            )
     return names
 
 
