@@ -84,9 +84,14 @@ def _measured(result: DemoResult, measured: Measured | None) -> list[str]:
     """Return what was timed on this machine."""
     if measured is None:
         return ["measured here: nothing, no table was swapped"]
-    return [
+    where = (
         f"measured here ({measured.machine}; D={measured.dim}, batch {measured.batch}, "
-        f"lookup {measured.lookup}; load before {known(measured.load)} on {measured.cores} cores):",
+        f"lookup {measured.lookup}; load before {known(measured.load)} on {measured.cores} cores):"
+    )
+    if measured.busy:  # no times that somebody could quote
+        return [where, f"  verdict here: {result.verdict_here}"]
+    return [
+        where,
         f"  lookups of a batch: stock {measured.stock_us:,.0f} us, ours {measured.ours_us:,.0f} us "
         "(medians)",
         f"  stock over ours, round by round: lookups {measured.latency_ratio:.2f} "

@@ -136,6 +136,20 @@ def test_a_bucket_is_opened_whole_and_only_when_those_above_are_empty(entries):
     assert queues.open_next(queue) == 0
 
 
+def test_a_bucket_of_equal_keys_is_put_back_into_the_chunks_that_it_left():
+    entries = 100_000
+    queue = queues.with_room(queues.new_queue(0), entries, 0)
+    chunks = queue.next_C.size
+    assert chunks * queues.CHUNK < 16 * entries
+    for pair in range(entries):
+        queues.add(queue, 2.0, pair)
+    queue = queues.with_room(queue, 0, queues.open_next(queue))
+    for _, pair in taken(queue):
+        queues.add(queue, 1.0, pair)
+    assert queue.next_C.size == chunks
+    assert len(entries_out(queue)) == entries
+
+
 def test_a_queue_grows_past_its_first_room():
     rng = np.random.default_rng(0)
     entries = [(float(key), pair) for pair, key in enumerate(rng.integers(0, 3, 5000))]
