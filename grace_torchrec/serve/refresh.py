@@ -97,9 +97,7 @@ class Refresher:
         if isinstance(target, Served):
             served = target
         elif target is not None and not isinstance(target, Serves):
-            raise GraceError(
-                f"Refresher: target is {told(target)}; give a Served, an engine or None"
-            )
+            raise GraceError(f"Refresher: target is {told(target)}; give a Served, engine or None")
         self._place = Place(model, target, served, recorder)
         plan = served.plan if served is not None else None
         self._options = options or (plan.options if plan is not None else PlanOptions())
