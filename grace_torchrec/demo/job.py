@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from grace_sharding.calibration import load_now
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec import api
 from grace_torchrec.demo.batches import Batch, history_batches
@@ -25,7 +26,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
-from grace_torchrec.timing import Samples, interleave, load_now
+from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
