@@ -224,10 +224,18 @@ def _run(args: Sequence[str] | None) -> int:
         return _fail(error.format_message())
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Raised) else None
+        if _was_interrupted(cause or error):
+            return INTERRUPTED
         if shown.traceback:
             traceback.print_exception(cause or error)
         return _failed(cause or error)
     return result if isinstance(result, int) else 0
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Tell whether Ctrl-C is what an error is about: compiled code hands it on as a SystemError."""
+    under = error.__cause__ or error.__context__
+    return isinstance(error, SystemError) and isinstance(under, KeyboardInterrupt)
 
 
 def _flushed(code: int) -> int:
@@ -257,7 +265,8 @@ def _failed(error: BaseException) -> int:
         return _fail(
             f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
         )
-    if isinstance(error, OSError) and (error.filename is not None or _output_error()):
+    is_gone = isinstance(error, FileNotFoundError) and not _is_folder(".")  # no path resolves
+    if isinstance(error, OSError) and (is_gone or error.filename is not None or _output_error()):
         return _fail(_of_a_file(error))
     message, is_users = unforeseen(error, f"{PROGRAM} --traceback COMMAND ...")
     if isinstance(error, OSError) and not is_users:
