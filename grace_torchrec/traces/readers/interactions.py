@@ -45,10 +45,12 @@ def read_interactions(
     Args:
         path: Text file, plain or gzip.
         columns: Names of the columns from the left, for files without (or with another)
-            header; ``user`` and ``item`` are needed, ``time`` is used, others are left out.
+            header; ``user`` and ``item`` are needed, ``time`` is used, others are left out
+            (``-``). Each column of the first line needs one.
 
     Raises:
-        GraceError: the file cannot be read or is empty, its columns cannot be told, or
+        GraceError: the file cannot be read or is empty, its columns cannot be told, some of them
+            are not named, or
             ``FILE:LINE:`` of a line with too few columns, a column whose quotes are not closed, or an item or time
             that is no number.
     """
