@@ -5,6 +5,7 @@ restore_ to undo.
 TorchRec is imported when a verb is called, so analysis works without it.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         model: Its stock EmbeddingBagCollections name the tables and features.
 
     Returns:
-        A profile of every table whose features the batches have.
+        A profile of every table whose features the batches have; a warning names the tables and
+        features that they have not.
 
     Raises:
         GraceError: there are no batches, one holds no KeyedJaggedTensor or more than one, no table
@@ -67,6 +69,16 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
             f"profile: batches hold the features {sorted(known)}, the tables of the model read "
             f"{sorted({feature for spec in specs for feature in spec.features})}; give batches of "
             "this model"
+        )
+    absent = {
+        spec.name: [feature for feature in spec.features if feature not in known] for spec in specs
+    }
+    if told := [f"{name} ({', '.join(features)})" for name, features in absent.items() if features]:
+        warnings.warn(
+            f"profile: not recorded, as no batch has the feature: {'; '.join(told)}; a table that "
+            "is not in the profile is left stock",
+            UserWarning,
+            stacklevel=2,
         )
     return Profile(tables)
 

@@ -179,13 +179,23 @@ def batch(weights=None, **bags):
 def test_a_profile_holds_the_bags_of_every_feature_of_a_table() -> None:
     model = nn.Sequential(collection(("t_a", "ab"), ("t_c", "c"), ("t_none", "z")))
     bags = batch(a=[[1, 2], [3]], b=[[], [4]], c=[[-1, 7], [5, 5]])
-    profile = grace.profile([bags, (torch.ones(2), bags)], model)
+    with pytest.warns(UserWarning, match=r"not recorded.*: t_none \(z\); a table"):
+        profile = grace.profile([bags, (torch.ones(2), bags)], model)
     assert set(profile.tables) == {"t_a", "t_c"}
     assert profile.tables["t_a"].features == ("a", "b")
     held = profile.tables["t_a"].trace
     once = [[1, 2], [3], [], [4]]
     assert [part.tolist() for part in np.split(held.ids_L, held.offsets_B1[1:-1])] == 2 * once
     assert profile.tables["t_c"].counts_N[[5, 7]].tolist() == [4, 2]  # padding is no item
+
+
+@pytest.mark.filterwarnings("error")
+def test_features_that_no_batch_has_are_told_and_nothing_else_is() -> None:
+    model = nn.Sequential(collection(("t_a", "ab")))
+    with pytest.warns(UserWarning, match=r"no batch has the feature: t_a \(b\); a table"):
+        profile = grace.profile([batch(a=[[1]])], model)
+    assert profile.tables["t_a"].features == ("a",)
+    assert grace.profile([batch(a=[[1]], b=[[2]])], model).tables["t_a"].features == ("a", "b")
 
 
 def test_batches_may_be_a_generator() -> None:
