@@ -207,6 +207,18 @@ def caches_of(model: nn.Module) -> frozenset[str]:
     return frozenset(resources(lowered))
 
 
+def _what_helps(model: Served) -> str:
+    """Return what would schedule the operators of a served model, and ", or "; else nothing."""
+    scheduled = model.scheduled
+    if scheduled is None:
+        return "convert it with target='module', or "
+    if model.conversion.streams == 1:
+        return "convert it with streams=2 or more, or "
+    if scheduled.schedule is None:
+        return "change its forward so that torch.fx traces it and convert it again, or "
+    return ""  # it was searched, and one stream is as fast
+
+
 def scheduled_module(model: nn.Module) -> nn.Module:
     """Return the module inside a served model; any other is returned as it is.
 
@@ -219,7 +231,7 @@ def scheduled_module(model: nn.Module) -> nn.Module:
     if scheduled is None or not scheduled.modified:
         reason = "its target is torchscript" if scheduled is None else scheduled.reason
         raise NotSupported(
-            f"shared streams: the operators of this model are not scheduled ({reason}); convert it "
-            "with streams=2 or more, or leave the engine's streams out"
+            f"shared streams: the operators of this model are not scheduled ({reason}); "
+            f"{_what_helps(model)}leave the engine's streams out"
         )
     return model.slots.contents[0].module
