@@ -19,7 +19,13 @@ def test_a_whole_profile_is_three_lines_with_numbers_for_people():
 
 
 def test_what_was_left_out_is_said():
-    cut = {**WHOLE, "bags_read": 99_999, "bags_capped": 7, "ids_dropped": 1_234, "notes": ["by name"]}
+    cut = {
+        **WHOLE,
+        "bags_read": 99_999,
+        "bags_capped": 7,
+        "ids_dropped": 1_234,
+        "notes": ["by name"],
+    }
     cut |= {"lines_skipped": 2, "first_skipped": "log:3: no item", "names": "items.txt"}
     shown = "\n".join(profile_lines(cut))
     assert "sampled from 99,999 bags" in shown
