@@ -67,6 +67,8 @@ def convert(
         click.echo(f"{key}: rows {kind}")
     for path, reason in found["refused"].items():
         click.echo(f"{path}: left as it is: {reason}")
+    if served.scheduled is not None and served.scheduled.schedule is None and streams > 1:
+        click.echo(f"warning: {streams} streams were asked for, it serves on one")
     click.echo(f"streams: {found['streams'] or found['one_stream_because']}")
     click.echo(f"saved as {out}, converted in {found['build_s']:.1f} s")
 

@@ -4,6 +4,7 @@ Flow: model + Plan -> copied -> tables in table batches, packed, sums formed fro
 sharded where asked -> rows assigned -> traced -> scheduled -> *Served*.  The model is only read.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -34,6 +35,8 @@ from grace_torchrec.serve.sharding import Spread, check_spread, devices_told, sh
 from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 from grace_torchrec.serve.torchscript import scripted
+
+_log = logging.getLogger(__name__)
 
 
 def convert(
@@ -219,6 +222,8 @@ def schedule(
         if stats is None:
             _check_trace(traced, wanted, example)
     except NotSupported as error:
+        if streams > 1:
+            _log.warning("convert: %d streams were asked for, it serves on one: %s", streams, error)
         return Scheduled(eager, False, str(error))
     if stats is not None and kept is not None:
         return schedule_again(traced, example, Machine(streams), stats, kept)
@@ -234,10 +239,24 @@ def _traced(eager: nn.Module, direct: bool) -> fx.GraphModule:
     if direct:
         return trace(eager, (*LEAVES, TableBatchCollection.__name__))
     try:
-        graph = Tracer(leaf_modules=["EmbeddingCollection", TABLE_BATCH, "Splitter"]).trace(eager)
+        graph = _TableBatchTracer().trace(eager)
     except Exception as error:  # whatever the model's own code raises on a proxy
         raise NotSupported(f"{type(eager).__name__}: cannot be traced: {error}") from error
     return fx.GraphModule(eager, graph, type(eager).__name__)
+
+
+class _TableBatchTracer(Tracer):  # type: ignore[misc]  # untyped
+    """TorchRec's tracer; rewriting, table batches and collections of our lookup stay one node each."""
+
+    def __init__(self) -> None:
+        super().__init__(leaf_modules=["EmbeddingCollection", TABLE_BATCH, "Splitter"])
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Return whether a call of ``m`` stays one node."""
+        # Beside packed collections, one without sums may be read by our lookup.
+        if isinstance(m, TableBatchCollection) and m.is_direct:
+            return True
+        return bool(super().is_leaf_module(m, module_qualified_name))
 
 
 def _check_trace(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) -> None:

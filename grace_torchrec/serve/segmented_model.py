@@ -25,6 +25,7 @@ from grace_torchrec.schedule.segment_program import (
 )
 from grace_torchrec.serve.served import Served
 from grace_torchrec.serve.shared_streams import SharedStreams
+from grace_torchrec.traces.live_hooks import shown_here, told_here
 
 
 class SegmentedModel:
@@ -81,6 +82,7 @@ class QueryInFlight:
         self.errors: list[BaseException] = []
         self.told: dict[int, tuple[int, int, Any]] = {}  # segment -> its stream, number and event
         self.last: dict[int, Any] = {}  # event of the last segment on each stream
+        self.shown = told_here()  # a recorder: the thread of a stream hears for the caller
 
     def launch_next(self) -> bool:
         """Decide and launch the next segment; False: there is none, or one failed."""
@@ -145,11 +147,15 @@ class SegmentTask:
             return
         model = query.model
         group = model.scheduler.groups[self.place]
+        before = told_here()
+        shown_here(query.shown)
         try:
             with model.one_teller[group] if group >= 0 else nullcontext():
                 model.program.segments[self.place].run(query.module, query.values)
         except BaseException as error:  # the caller's: the stream goes on
             query.errors.append(error)
+        finally:
+            shown_here(before)
 
 
 def streams_for(
@@ -201,6 +207,18 @@ def caches_of(model: nn.Module) -> frozenset[str]:
     return frozenset(resources(lowered))
 
 
+def _what_helps(model: Served) -> str:
+    """Return what would schedule the operators of a served model, and ", or "; else nothing."""
+    scheduled = model.scheduled
+    if scheduled is None:
+        return "convert it with target='module', or "
+    if model.conversion.streams == 1:
+        return "convert it with streams=2 or more, or "
+    if scheduled.schedule is None:
+        return "change its forward so that torch.fx traces it and convert it again, or "
+    return ""  # it was searched, and one stream is as fast
+
+
 def scheduled_module(model: nn.Module) -> nn.Module:
     """Return the module inside a served model; any other is returned as it is.
 
@@ -213,7 +231,7 @@ def scheduled_module(model: nn.Module) -> nn.Module:
     if scheduled is None or not scheduled.modified:
         reason = "its target is torchscript" if scheduled is None else scheduled.reason
         raise NotSupported(
-            f"shared streams: the operators of this model are not scheduled ({reason}); convert it "
-            "with streams=2 or more, or leave the engine's streams out"
+            f"shared streams: the operators of this model are not scheduled ({reason}); "
+            f"{_what_helps(model)}leave the engine's streams out"
         )
     return model.slots.contents[0].module

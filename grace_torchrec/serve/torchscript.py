@@ -132,7 +132,10 @@ def script_batch(
         k for k, part in enumerate(batch) if isinstance(part, KeyedJaggedTensor | RewrittenBatch)
     ]
     if len(places) != 1:
-        raise GraceError(f"batch holds {len(places)} KeyedJaggedTensors, one expected")
+        raise GraceError(
+            f"batch holds {len(places)} KeyedJaggedTensors, one expected: TorchScript takes "
+            "one; use target='module'"
+        )
     given = batch[places[0]]
     bags = given.bags if isinstance(given, RewrittenBatch) else given
     if not bags.stride():

@@ -22,6 +22,7 @@ from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
 from grace_torchrec.modules.swap import accelerate_
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.serve.convert import convert
+from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.row_types import pack_rows
 from grace_torchrec.traces.synthetic import generate
 
@@ -161,7 +162,7 @@ def test_rewriting_and_the_lookup_in_each_memory_are_operators(
     assert {kind: called.count(kind) for kind in kinds} == kinds
 
 
-def test_a_model_that_cannot_be_traced_still_serves(model_of, plan_for, batch):
+def test_a_model_that_cannot_be_traced_still_serves(model_of, plan_for, batch, caplog):
     class Odd(nn.Module):
         def __init__(self, inner):
             super().__init__()
@@ -174,6 +175,9 @@ def test_a_model_that_cannot_be_traced_still_serves(model_of, plan_for, batch):
     served = convert(model, plan_for(model), example=batch)
     assert not served.scheduled.modified
     assert "cannot be traced" in served.scheduled.reason
+    assert "convert: 4 streams were asked for, it serves on one: Odd" in caplog.text
+    with pytest.raises(NotSupported, match="so that torch.fx traces it .* leave the engine's"):
+        Engine(served, streams=2)
     assert torch.equal(served(*batch), model(*batch))
 
 
@@ -297,3 +301,37 @@ def test_a_conversion_without_shards_leaves_the_settings_of_torchrec_alone(
     convert(model, plan_for(model), example=batch)
     assert seen
     assert not any(seen)
+
+
+class TwoCollections(nn.Module):
+    """One collection that the plan helps beside one that it leaves stock."""
+
+    def __init__(self, helped, stock):
+        super().__init__()
+        self.helped, self.stock = helped, stock
+
+    def forward(self, bags):
+        return torch.cat([self.helped(bags).values(), self.stock(bags).values()], dim=1)
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("row_dtype", ["table", "fp16", "int8", "int4"])
+def test_a_collection_left_stock_beside_packed_sums_is_traced(
+    row_dtype, is_weighted, table_of, collection_of, model_plan, batch_of
+):
+    model = TwoCollections(
+        collection_of([table_of("t_item")]),
+        collection_of([table_of("t_seen", features=("seen",))], is_weighted=is_weighted),
+    ).eval()
+    plan = model_plan(model, {"t_seen": {"clusters": None, "lookup": "stock"}})
+    bags = batch_of({"item": [[3, 1, 2, 5], [], [4, 4, 3, 7]], "seen": [[1, 2], [5, 4], []]})
+    bags = KeyedJaggedTensor(
+        keys=bags.keys(), values=bags.values(), lengths=bags.lengths(),
+        weights=torch.full_like(bags.values(), 0.5, dtype=torch.float32),
+    )  # fmt: skip
+    served = convert(model, plan, example=(bags,), row_dtype=row_dtype)
+    assert served.scheduled.schedule is not None, served.scheduled.reason
+    eager = served.slots.contents[0].eager
+    assert torch.equal(served(bags), eager(bags))
+    if row_dtype in ("table", "fp16"):  # which hold whole numbers exactly
+        assert torch.equal(served(bags), model(bags))
