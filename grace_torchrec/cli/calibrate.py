@@ -10,6 +10,8 @@ from grace_sharding.calibration import ROUNDS, Calibration, calibrate
 from grace_torchrec.cli.places import MEMORY, OutPath
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text
 
+MOST_LOAD = 1.5  # processes that want a core, for each core: beyond, the machine was busy
+
 
 @click.command(name="calibrate")
 @click.option(
@@ -34,8 +36,8 @@ def calibrate_command(out: Path | None, row_bytes: int, as_json: bool) -> None:
 def _lines(found: Calibration, out: Path | None) -> list[str]:
     """Say what was measured, what was not, and what to do next."""
     lines = [
-        f"measured: the fastest of {ROUNDS} rounds (20 to 80 % of them); load before "
-        f"{known(found.load)} on {found.cores} cores"
+        f"measured: the fastest of {ROUNDS} rounds (behind it, what 20 and 80 % of them stay under); "
+        f"load before {known(found.load)} on {found.cores} cores"
     ]
     for name, rate in found.bytes_per_s.items():
         low, high = (value / 1e9 for value in found.spread[name])
@@ -43,6 +45,11 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
     if found.unsteady:
         lines.append(
             f"the machine was busy: rounds of {', '.join(found.unsteady)} differ too much; calibrate "
+            "again when it is idle"
+        )
+    elif found.load is not None and found.load > MOST_LOAD * found.cores > 0:
+        lines.append(
+            f"the machine was busy: {found.load:.1f} processes wanted its {found.cores} cores; calibrate "
             "again when it is idle"
         )
     if found.memory.cache_bytes is not None:

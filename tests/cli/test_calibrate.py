@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from grace_sharding import calibration
 from grace_sharding.memory_files import load_memory
-from grace_torchrec.cli.calibrate import calibrate_command
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.cli.calibrate import _lines, calibrate_command
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +35,19 @@ def test_people_read_rates_and_what_was_not_measured():
     assert "not measured:" in result.stdout
     assert "load before" in result.stdout
     assert re.search(r"host_copy +[\d.]+ GB/s  \([\d.]+ to [\d.]+\)", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("unsteady", "load", "told"),
+    [
+        ((), 3.0, ""),
+        ((), 3.1, "3.1 processes wanted its 2 cores"),
+        ((), None, ""),
+        (("host_copy",), 9.0, "rounds of host_copy differ too much"),
+    ],
+)
+def test_a_busy_machine_is_told_by_its_rounds_or_by_its_load(unsteady, load, told):
+    memory = MemoryModel.named("cpu")
+    found = calibration.Calibration(memory, {}, 256, (), {}, unsteady, load, 2)
+    shown = [line for line in _lines(found, None) if "busy" in line]
+    assert (len(shown), told in "".join(shown)) == (bool(told), True)
