@@ -18,7 +18,7 @@ def machine() -> dict[str, str | int | float]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
-        "load": round(os.getloadavg()[0], 2),
+        "load": calibration.load_now(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -5,6 +5,7 @@ restore_ to undo.
 TorchRec is imported when a verb is called, so analysis works without it.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         model: Its stock EmbeddingBagCollections name the tables and features.
 
     Returns:
-        A profile of every table whose features the batches have.
+        A profile of every table whose features the batches have; a warning names the tables and
+        features that they have not.
 
     Raises:
         GraceError: there are no batches, one holds no KeyedJaggedTensor or not as many as the
@@ -81,6 +83,17 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
             f"profile: batches hold the features {sorted(held_in)}, the tables of the model read "
             f"{sorted({feature for spec in specs for feature in spec.features})}; give batches of "
             "this model"
+        )
+    absent = {
+        spec.name: [feature for feature in spec.features if feature not in held_in]
+        for spec in specs
+    }
+    if told := [f"{name} ({', '.join(features)})" for name, features in absent.items() if features]:
+        warnings.warn(
+            f"profile: not recorded, as no batch has the feature: {'; '.join(told)}; a table that "
+            "is not in the profile is left stock",
+            UserWarning,
+            stacklevel=2,
         )
     return Profile(tables)
 
@@ -299,7 +312,7 @@ def _feature_places(bags: list[Any]) -> dict[str, int]:
     """Return feature -> which KeyedJaggedTensor of a batch holds it."""
     places: dict[str, int] = {}
     for place, part in enumerate(bags):
-        for feature in part.keys():
+        for feature in list(part.keys()):
             if places.setdefault(feature, place) != place:
                 raise GraceError(
                     f"profile: feature {feature!r} is in two KeyedJaggedTensors of a batch; record "

@@ -4,6 +4,7 @@ Flow: api.py asks before anything is read or changed.
 """
 
 import math
+import threading
 from numbers import Integral, Real
 from typing import Any
 
@@ -23,8 +24,7 @@ def expect(verb: str, name: str, value: object, kind: type) -> None:
         GraceError: the value is something else.
     """
     if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise GraceError(f"{verb}: {name} is {_told(value)}; {article} {kind.__name__} is expected")
+        raise GraceError(f"{verb}: {name} is {told(value)}; {_with_article(kind)} is expected")
 
 
 def expect_number(
@@ -36,7 +36,7 @@ def expect_number(
     *,
     whole: bool = False,
 ) -> None:
-    """Refuse a value that is no number, or one out of range.
+    """Refuse a value that is no finite number, or one out of range.
 
     Args:
         verb: Who was called.
@@ -50,11 +50,22 @@ def expect_number(
         GraceError: the value is something else.
     """
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if is_number and least <= value <= most:  # type: ignore[operator]
+    if is_number and least <= value <= most and value < math.inf:  # type: ignore[operator]
         return
     span = f"from {least:g} to {most:g}" if most < math.inf else f"of {least:g} or more"
     kind = "an integer" if whole else "a number"
     raise GraceError(f"{verb}: {name} must be {kind} {span}, got {value!r}")
+
+
+def expect_seconds(verb: str, name: str, value: object) -> None:
+    """Refuse what is no time above 0 that a thread can wait.
+
+    Raises:
+        GraceError: the value is something else.
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= threading.TIMEOUT_MAX:  # type: ignore[operator]
+        raise GraceError(f"{verb}: {name} is {value!r}; give seconds above 0")
 
 
 def expect_model(verb: str, model: object) -> None:
@@ -66,7 +77,7 @@ def expect_model(verb: str, model: object) -> None:
     from torch import nn
 
     if not isinstance(model, nn.Module):
-        raise GraceError(f"{verb}: model is {_told(model)}; an nn.Module is expected")
+        raise GraceError(f"{verb}: model is {told(model)}; an nn.Module is expected")
 
 
 def expect_batches(verb: str, batches: Any) -> None:
@@ -83,7 +94,7 @@ def expect_batches(verb: str, batches: Any) -> None:
             raise GraceError(f"{verb}: batches is one batch; pass a list of batches")
     if not hasattr(batches, "__iter__"):
         raise GraceError(
-            f"{verb}: batches is {_told(batches)}; a list or another iterable is expected"
+            f"{verb}: batches is {told(batches)}; a list or another iterable is expected"
         )
 
 
@@ -92,6 +103,11 @@ def _is_group(value: object) -> bool:
     return isinstance(value, tuple | list | dict)
 
 
-def _told(value: object) -> str:
+def told(value: object) -> str:
     """Say what a value is, in a few words."""
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else _with_article(type(value))
+
+
+def _with_article(kind: type) -> str:
+    """Return the name of a type behind its article."""
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"

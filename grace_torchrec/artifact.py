@@ -31,10 +31,14 @@ from grace_torchrec.strict_files import plain_file, read_arrays, read_json
 Arrays = Mapping[str, npt.NDArray[Any]]
 ARRAYS_FILE = "arrays.safetensors"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2(2)
-BESIDE = {  # what folders of a kind hold beside the document and the arrays
-    "served": ("plan", "model.ts"),
-    "demo": ("plan", "profile", "report.html", "tensorboard"),
+FILE = "file"
+BESIDE = {  # what folders of a kind hold beside the document and the arrays: files, folders of a kind
+    "served": {"plan": "plan", "model.ts": FILE},
+    "demo": {"plan": "plan", "profile": "profile", "report.html": FILE, "tensorboard": "board"},
 }
+BOARD_FILES = "events.out.tfevents.*"  # all that a folder for TensorBoard holds
+# Files that tell the kind where <kind>.json is missing: demos of earlier releases had none.
+TOLD_BY = {"demo": "plan/plan.json"}
 PART, OLD = "grace-part-", "grace-old-"  # folders written aside; no name that a user would give
 
 
@@ -122,17 +126,33 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
 def in_the_way(path: str | os.PathLike[str], name: str) -> str | None:
     """Return why a folder of a kind may not take this place; None where it may.
 
-    It replaces a folder of its kind and an empty one, and no file that somebody has put there.
+    It replaces a folder of its kind and an empty one, and no file that somebody has put there, nor
+    into a folder inside.
     """
     target = Path(path)
     if not target.exists():
         return None
-    there = sorted(found.name for found in target.iterdir()) if target.is_dir() else [""]
-    if there and not (target / f"{name}.json").is_file():
+    is_empty = target.is_dir() and not any(target.iterdir())
+    tells = {f"{name}.json", TOLD_BY.get(name, f"{name}.json")}
+    if not is_empty and not any((target / file).is_file() for file in tells):
         return f"exists and is not a {name} folder"
-    ours = {f"{name}.json", ARRAYS_FILE, *BESIDE.get(name, ())}
-    others = [found for found in there if found not in ours]
-    return f"holds {others[0]!r}, which is not of a {name} folder" if others else None
+    other = _not_ours(target, name)
+    return f"holds {other.as_posix()!r}, which is not of a {name} folder" if other else None
+
+
+def _not_ours(folder: Path, kind: str) -> Path | None:
+    """Return the first thing, relative to a folder, that no writer of its kind has put there."""
+    ours = {f"{kind}.json": FILE, ARRAYS_FILE: FILE, **BESIDE.get(kind, {})}
+    for found in sorted(folder.iterdir()):
+        inside = ours.get(found.name)
+        if kind == "board":
+            inside = FILE if found.match(BOARD_FILES) else None
+        is_kind = found.is_file() if inside == FILE else found.is_dir()
+        if inside is None or found.is_symlink() or not is_kind:
+            return Path(found.name)
+        if inside != FILE and (other := _not_ours(found, inside)):
+            return found.name / other
+    return None
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:

@@ -3,9 +3,15 @@
 Flow: whatever joins, splits or cuts nested values asks here how to put the new parts together.
 """
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any
+
+
+def is_known(value: Any) -> bool:
+    """Tell a container that its keys and parts make again from one that may know more."""
+    known = (dict, OrderedDict, defaultdict, list, tuple)
+    return type(value) in known or hasattr(value, "_fields")
 
 
 def remade(value: Any, parts: Iterable[Any]) -> Any:

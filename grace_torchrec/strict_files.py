@@ -25,6 +25,7 @@ MOST_JSON_BYTES = 64 << 20  # a plan of 10,000 tables takes 20 MB
 MOST_HEADER_BYTES = 16 << 20
 LENGTH_BYTES = 8
 MOST_DIMENSIONS = 8
+KINDS = ("profile", "plan", "served", "demo")  # of folders; KIND.json tells it
 MOST_QUOTED = 300  # letters of an error of a library that are passed on
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "F16": 2, "U32": 4, "I32": 4, "F32": 4,
@@ -92,10 +93,20 @@ def plain_file(file: Path, what: str) -> int:
     try:
         found = file.lstat()
     except OSError as error:
-        raise GraceError(f"{file}: no such file; is {file.parent} a {what} folder?") from error
+        raise GraceError(f"{file}: no such file; {_stands_there(file.parent, what)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise GraceError(f"{file}: is no plain file; copy the {what} folder with its files")
     return found.st_size
+
+
+def _stands_there(folder: Path, what: str) -> str:
+    """Tell the kind of a folder that lacks a file, and where in it the wanted folder is."""
+    kind = next((kind for kind in KINDS if (folder / f"{kind}.json").is_file()), None)
+    if kind is None or what.startswith(kind):
+        return f"is {folder} a {what} folder?"
+    inside = folder / what
+    todo = f"its {what} is {inside}" if inside.is_dir() else f"give a {what} folder"
+    return f"{folder} is a {kind} folder: {todo}"
 
 
 def _said(error: Exception) -> str:

@@ -6,7 +6,6 @@ Flow: the demo and the benches -> *Samples* of each entrant -> medians, quantile
 A ratio is taken round by round, between neighbours in time, and then summarised.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding import calibration
 from grace_torchrec.errors import GraceError
-
-MOST_UNSTEADY = 1.5  # median over least time of the rounds: beyond, the machine is busy
-
-
-def load_now() -> float | None:
-    """Return how many processes want a core, over the last minute; None where nobody says."""
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +45,7 @@ class Samples:
     @property
     def is_unsteady(self) -> bool:
         """Whether the rounds differ so much that the machine was busy with something else."""
-        return self.median > MOST_UNSTEADY * float(self.values_R.min())
+        return calibration.is_unsteady(self.values_R)
 
     def over(self, other: "Samples") -> "Samples":
         """Return the ratio to ``other`` of each round.

@@ -179,7 +179,8 @@ def batch(weights=None, **bags):
 def test_a_profile_holds_the_bags_of_every_feature_of_a_table() -> None:
     model = nn.Sequential(collection(("t_a", "ab"), ("t_c", "c"), ("t_none", "z")))
     bags = batch(a=[[1, 2], [3]], b=[[], [4]], c=[[-1, 7], [5, 5]])
-    profile = grace.profile([bags, (torch.ones(2), bags)], model)
+    with pytest.warns(UserWarning, match=r"not recorded.*: t_none \(z\); a table"):
+        profile = grace.profile([bags, (torch.ones(2), bags)], model)
     assert set(profile.tables) == {"t_a", "t_c"}
     assert profile.tables["t_a"].features == ("a", "b")
     held = profile.tables["t_a"].trace
@@ -203,6 +204,15 @@ def test_a_profile_holds_the_bags_of_several_arguments() -> None:
     split = nn.Sequential(collection(("t_ab", "ab")))
     with pytest.raises(grace.GraceError, match="'t_ab' reads features of 2 KeyedJaggedTensors"):
         grace.profile([(batch(a=[[1]]), batch(b=[[1]]))], split)
+
+
+@pytest.mark.filterwarnings("error")
+def test_features_that_no_batch_has_are_told_and_nothing_else_is() -> None:
+    model = nn.Sequential(collection(("t_a", "ab")))
+    with pytest.warns(UserWarning, match=r"no batch has the feature: t_a \(b\); a table"):
+        profile = grace.profile([batch(a=[[1]])], model)
+    assert profile.tables["t_a"].features == ("a",)
+    assert grace.profile([batch(a=[[1]], b=[[2]])], model).tables["t_a"].features == ("a", "b")
 
 
 def test_batches_may_be_a_generator() -> None:
@@ -281,23 +291,25 @@ def test_a_stock_model_has_nothing_to_rebuild_verify_or_restore(model, plan, spl
         (lambda m, p, b: grace.accelerate_(m, "plan"), "accelerate_: plan is a str; a Plan is"),
         (lambda m, p, b: grace.verify(m, b[0][1]), "verify: batches is one KeyedJaggedTensor"),
         (lambda m, p, b: grace.rewrite(b, None), "rewrite: model is None; an nn.Module"),
-        (lambda m, p, b: grace.rebuild_sums_(3), "rebuild_sums_: model is a int; an nn.Module"),
+        (lambda m, p, b: grace.rebuild_sums_(3), "rebuild_sums_: model is an int; an nn.Module"),
         (lambda m, p, b: grace.restore_(None, None), "restore_: model is None; an nn.Module"),
         (lambda m, p, b: grace.profile([3], m), "profile: batch 0 holds 0 KeyedJaggedTensors"),
         (lambda m, p, b: grace.profile([], m), "profile: no batches were given; give one"),
         (lambda m, p, b: grace.profile([outside(b)], m), "profile: table 't_history': batch 0: feature 'history': sample 0 holds id 99999, the table has 600 rows; fix"),
-        (lambda m, p, b: grace.plan(m, p, MEMORY, world_size=2, constraints=3), "plan: constraints is a int"),
-        (lambda m, p, b: grace.convert(3, None, example=b[0]), "convert: model is a int; an nn.Module"),
+        (lambda m, p, b: grace.plan(m, p, MEMORY, world_size=2, constraints=3), "plan: constraints is an int"),
+        (lambda m, p, b: grace.convert(3, None, example=b[0]), "convert: model is an int; an nn.Module"),
         (lambda m, p, b: grace.convert(m, p, example=b[0]), "convert: plan is a Profile; a Plan is"),
-        (lambda m, p, b: grace.load_served("x", 3, example=b[0]), "load_served: model is a int"),
-        (lambda m, p, b: grace.schedule_(3, b[0]), "schedule_: model is a int; an nn.Module"),
-        (lambda m, p, b: grace.schedule_(m, 3), "schedule_: example is a int; a tuple is"),
+        (lambda m, p, b: grace.load_served("x", 3, example=b[0]), "load_served: model is an int"),
+        (lambda m, p, b: grace.schedule_(3, b[0]), "schedule_: model is an int; an nn.Module"),
+        (lambda m, p, b: grace.schedule_(m, 3), "schedule_: example is an int; a tuple is"),
         (lambda m, p, b: grace.schedule_(m, b[0], "2"), "schedule_: streams must be an integer of 1"),
-        (lambda m, p, b: grace.Engine(m, max_batch="2"), "Engine: max_batch must be a number of 1 or"),
+        (lambda m, p, b: grace.schedule_(m, b[0], queries=1.5), "schedule_: queries must be an integer"),
+        (lambda m, p, b: grace.schedule_(m, b[0], wait_us=float("inf")), "schedule_: wait_us must be a"),
+        (lambda m, p, b: grace.Engine(m, max_batch="2"), "Engine: max_batch must be an integer of 1"),
         (lambda m, p, b: grace.Engine(m, shadow=float("nan")), "Engine: shadow (a share of requests)"),
         (lambda m, p, b: grace.calibrate("2"), "calibrate: row_bytes must be a multiple of 4 from 4"),
         (lambda m, p, b: grace.GraceEmbeddingBagCollection(3, {}), "GraceEmbeddingBagCollection: coll"),
-        (lambda m, p, b: grace.Profile.from_trace("t", 3), "Profile.from_trace: trace is a int; a Tr"),
+        (lambda m, p, b: grace.Profile.from_trace("t", 3), "Profile.from_trace: trace is an int; a Tr"),
         (lambda m, p, b: grace.Trace.from_bags([[1.5]]), "trace: 1.5 is no id; bags hold integers"),
         (lambda m, p, b: grace.Trace.from_bags([["7"]]), "trace: '7' is no id; bags hold integers"),
         (lambda m, p, b: grace.Trace([0, 1], [0], 1.5), "trace: num_items is 1.5; give the rows"),

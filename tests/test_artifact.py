@@ -44,12 +44,24 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["names"]
 
 
+def fill(folder: Path, kind: str) -> None:
+    """Put everything into a folder that its kind may hold."""
+    ours = {f"{kind}.json": artifact.FILE, artifact.ARRAYS_FILE: artifact.FILE}
+    if kind == "board":
+        ours = {"events.out.tfevents.17.host.1.0": artifact.FILE}
+    for name, inside in {**ours, **artifact.BESIDE.get(kind, {})}.items():
+        if inside == artifact.FILE:
+            (folder / name).write_text("{}")
+        else:
+            (folder / name).mkdir()
+            fill(folder / name, inside)
+
+
 @pytest.mark.parametrize("kind", ["plan", *artifact.BESIDE])
 def test_a_folder_takes_the_place_of_its_own_kind_and_of_an_empty_one(tmp_path, kind) -> None:
     for name in ("empty", "old"):
         (tmp_path / name).mkdir()
-    for name in (f"{kind}.json", artifact.ARRAYS_FILE, *artifact.BESIDE.get(kind, ())):
-        (tmp_path / "old" / name).write_text("{}")
+    fill(tmp_path / "old", kind)
     for name in ("new", "empty", "old"):
         artifact.write_folder(tmp_path / name, kind, {"of": name}, {})
         assert artifact.read_folder(tmp_path / name, kind)[0]["of"] == name
@@ -57,3 +69,50 @@ def test_a_folder_takes_the_place_of_its_own_kind_and_of_an_empty_one(tmp_path, 
     with pytest.raises(GraceError, match=f"holds 'thesis.txt', which is not of a {kind} folder"):
         artifact.write_folder(tmp_path / "old", kind, {}, {})
     assert (tmp_path / "old" / "thesis.txt").read_text() == "mine"
+
+
+NESTED = [
+    (kind, inside)
+    for kind, beside in artifact.BESIDE.items()
+    for inside in beside
+    if beside[inside] != artifact.FILE
+]
+
+
+@pytest.mark.parametrize(("kind", "inside"), NESTED)
+def test_a_file_in_a_folder_inside_stays(tmp_path, kind, inside) -> None:
+    """People keep notes beside what they describe."""
+    (tmp_path / "old").mkdir()
+    fill(tmp_path / "old", kind)
+    assert artifact.in_the_way(tmp_path / "old", kind) is None
+    notes = tmp_path / "old" / inside / "my-notes.txt"
+    for make in (notes.write_text, lambda _: notes.mkdir(), notes.symlink_to):
+        make("mine")
+        with pytest.raises(GraceError, match=f"holds '{inside}/my-notes.txt', which is not of a"):
+            artifact.write_folder(tmp_path / "old", kind, {}, {})
+        if notes.is_dir():
+            notes.rmdir()
+        else:
+            notes.unlink()
+
+
+@pytest.mark.parametrize("inside", ["plan", artifact.ARRAYS_FILE])
+def test_what_has_the_name_of_ours_and_is_something_else_stays(tmp_path, inside) -> None:
+    (tmp_path / "old").mkdir()
+    fill(tmp_path / "old", "served")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "old" / inside).rename(tmp_path / "away")
+    (tmp_path / "old" / inside).symlink_to(tmp_path / "mine")
+    assert f"holds '{inside}'" in str(artifact.in_the_way(tmp_path / "old", "served"))
+
+
+def test_a_demo_of_an_earlier_release_is_replaced_though_it_has_no_document(tmp_path) -> None:
+    (tmp_path / "demo").mkdir()
+    fill(tmp_path / "demo", "demo")
+    for file in ("demo.json", artifact.ARRAYS_FILE):
+        (tmp_path / "demo" / file).unlink()
+    assert artifact.in_the_way(tmp_path / "demo", "demo") is None
+    (tmp_path / "demo" / "plan" / "my-notes.txt").write_text("mine")
+    assert "holds 'plan/my-notes.txt'" in str(artifact.in_the_way(tmp_path / "demo", "demo"))
+    (tmp_path / "demo" / "plan" / "plan.json").unlink()
+    assert artifact.in_the_way(tmp_path / "demo", "demo") == "exists and is not a demo folder"

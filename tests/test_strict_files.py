@@ -125,3 +125,26 @@ def test_headers_that_are_none(tmp_path):
     for size in (0, 3, 8):
         (tmp_path / "bad").write_bytes(b"\0" * size)
         told(read_arrays, tmp_path / "bad")
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside", "said"),
+    [
+        ("profile", "", "is a profile folder: give a plan folder"),
+        ("served", "plan", "is a served folder: its plan is {}/plan"),
+        ("demo", "plan", "is a demo folder: its plan is {}/plan"),
+        ("other", "", "is {} a plan folder?"),
+    ],
+)
+def test_a_folder_of_another_kind_is_named_as_what_it_is(tmp_path, kind, inside, said):
+    (tmp_path / inside).mkdir(exist_ok=True)
+    (tmp_path / f"{kind}.json").write_text("{}")
+    assert said.format(tmp_path) in told(read_json, tmp_path / "plan.json")
+    assert f"is {tmp_path} a {kind} folder?" in str(told_of(kind, tmp_path / "arrays.safetensors"))
+
+
+def told_of(kind, file):
+    """The error of a folder of a kind that lacks a file, where that kind is wanted."""
+    with pytest.raises(GraceError) as error:
+        read_arrays(file, kind)
+    return error.value

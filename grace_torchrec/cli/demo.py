@@ -16,6 +16,7 @@ from grace_torchrec.cli.options import (
 )
 from grace_torchrec.cli.places import DEMO, InPath, OutPath
 from grace_torchrec.cli.trace_options import (
+    RowNames,
     columns_option,
     format_option,
     read_trace,
@@ -78,10 +79,10 @@ def demo(
     if trace_file is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
     target = memory_named(memory, hbm_bytes)
-    options = PlanOptions(budget=budget)
+    options, rows = PlanOptions(budget=budget), RowNames.of(names_file)
     with progress_to_stderr() as progress:
         progress(f"reading {trace_file}" if trace_file else "generating bags")
-        name, trace = _trace(trace_file, trace_format, columns, names_file)
+        name, trace = _trace(trace_file, trace_format, columns, rows)
         with artifact.new_folder(out, "demo") as aside:
             made = run(trace, name, target, aside, options, progress)
             progress("writing the report")
@@ -89,6 +90,7 @@ def demo(
             _report(made, aside / "report.html", result.plan_path)
             found = {**result.document(), "report": str(out / "report.html")}
             artifact.write_document(aside / "demo.json", found)
+            rows.save()
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -107,9 +109,9 @@ def _trace(
     trace_file: Path | None,
     trace_format: str | None,
     columns: tuple[str, ...] | None,
-    names_file: Path | None,
+    rows: RowNames,
 ) -> tuple[str, Trace]:
     """Return the name and the bags of the trace that was asked for."""
     if trace_file is None:
         return f"generated {GENERATED[0]:,} items, {GENERATED[1]:,} bags", generate(*GENERATED)
-    return trace_file.stem, read_trace(trace_file, trace_format, columns, names_file)
+    return trace_file.stem, read_trace(trace_file, trace_format, columns, rows)

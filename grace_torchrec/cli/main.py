@@ -11,6 +11,7 @@ import errno
 import io
 import logging
 import os
+import select
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -84,13 +85,47 @@ class Shown:
     traceback: bool = False
 
 
+class Raised(Exception):
+    """Carries, as its cause, an error that click and Python would take for an end that was asked for."""
+
+
 @contextmanager
-def _nobody_may_read() -> Iterator[None]:
-    """Give a broken pipe an exit code of its own; click would end it as a check that said no."""
+def _told_apart() -> Iterator[None]:
+    """Tell apart what click takes for one: the end of a command, and errors of code that it calls.
+
+    A broken pipe is an ending of its own where it is that of an output; click would end it as a check
+    that said no.  Of a user's model, it is an error like any other, and so are the end of a file, which
+    is an interrupt to click, and ``sys.exit``.
+    """
     try:
         yield
-    except BrokenPipeError:
-        raise click.exceptions.Exit(NOBODY_READS) from None
+    except BaseException as error:
+        if isinstance(error, BrokenPipeError) and _output_error() == errno.EPIPE:
+            raise click.exceptions.Exit(NOBODY_READS) from None
+        is_plain = isinstance(error, Exception) and not isinstance(
+            error, EOFError | BrokenPipeError
+        )
+        if is_plain or isinstance(error, KeyboardInterrupt):
+            raise
+        raise Raised from error
+
+
+def _output_error() -> int:
+    """Return the number of the error that standard output or standard error ends in, or 0."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(ValueError, AttributeError):  # closed, or none
+            try:
+                stream.write("")
+                stream.flush()
+                poll = select.poll()
+                poll.register(stream.fileno(), 0)
+                if any(event & select.POLLERR for _, event in poll.poll(0)):
+                    return errno.EPIPE
+            except io.UnsupportedOperation:
+                continue  # no file of the system
+            except OSError as error:
+                return error.errno or errno.EIO
+    return 0
 
 
 class LazyGroup(click.Group):
@@ -111,12 +146,12 @@ class LazyGroup(click.Group):
 
     def make_context(self, *args: Any, **given: Any) -> click.Context:
         """Read the arguments; ``--help`` prints here."""
-        with _nobody_may_read():
+        with _told_apart():
             return super().make_context(*args, **given)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a sub-command."""
-        with _nobody_may_read():
+        with _told_apart():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -188,10 +223,19 @@ def _run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message())
     except Exception as error:
+        cause = error.__cause__ if isinstance(error, Raised) else None
+        if _was_interrupted(cause or error):
+            return INTERRUPTED
         if shown.traceback:
-            traceback.print_exception(error)
-        return _failed(error)
+            traceback.print_exception(cause or error)
+        return _failed(cause or error)
     return result if isinstance(result, int) else 0
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Tell whether Ctrl-C is what an error is about: compiled code hands it on as a SystemError."""
+    under = error.__cause__ or error.__context__
+    return isinstance(error, SystemError) and isinstance(under, KeyboardInterrupt)
 
 
 def _flushed(code: int) -> int:
@@ -211,7 +255,7 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: BaseException) -> int:
     """Tell an error of a command; return its exit code."""
     from grace_torchrec.cli.words import in_own_words, unforeseen
 
@@ -221,9 +265,12 @@ def _failed(error: Exception) -> int:
         return _fail(
             f"{error.name or error} cannot be imported; '{PROGRAM} doctor' says how to mend it"
         )
-    if isinstance(error, OSError):
+    is_gone = isinstance(error, FileNotFoundError) and not _is_folder(".")  # no path resolves
+    if isinstance(error, OSError) and (is_gone or error.filename is not None or _output_error()):
         return _fail(_of_a_file(error))
     message, is_users = unforeseen(error, f"{PROGRAM} --traceback COMMAND ...")
+    if isinstance(error, OSError) and not is_users:
+        return _fail(_of_a_file(error))
     return _fail(message, WRONG_INPUT if is_users else FAULT)
 
 

@@ -3,9 +3,10 @@
 Flow: text -> *InPath, OutPath* -> Path; refused before the work, so nothing is lost by it.  One rule
 for every command: what stands at a place that the user did not name (a default) is never replaced;
 at a place that was named, a result of the same kind is replaced, and nothing else; no place is both
-read and written.
+read and written, nor inside of one that is.
 """
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from click.core import ParameterSource
 
 from grace_torchrec import artifact
 
-HEAD_BYTES = 1 << 12  # of a file, by which its kind is known
-PICTURES = (b"\x89PNG", b"%PDF", b"%!PS", b"<?xml", b"<svg", b"\xff\xd8\xff", b"RIFF", b"II*\0")
+HEAD_BYTES = 1 << 12  # of a file, in which its mark is
+MOST_BYTES = 1 << 20  # of a JSON file that is parsed to know its kind
+REPORT_MARK = b'<meta name="generator" content="grace-torchrec'
 SEEN = "grace_torchrec.cli.places"  # places of this call, in the context of click
 
 
@@ -44,19 +46,44 @@ def folder_of(name: str) -> Kind:
     return Kind(f"{name} folder", lambda path: artifact.in_the_way(path, name))
 
 
-def file_with(name: str, *begins: bytes) -> Kind:
-    """Return the kind of a file that begins in one of some ways; an empty one is fine too."""
+def file_with(name: str, is_one: Callable[[bytes], bool]) -> Kind:
+    """Return the kind of a file that is known by its first bytes; an empty one is fine too."""
 
     def in_the_way(path: Path) -> str | None:
         """Look at the head of a file."""
         if path.is_file():
             with path.open("rb") as file:
-                head = file.read(HEAD_BYTES)
-            if not head or head.lstrip().startswith(begins):
+                head = file.read(MOST_BYTES).lstrip()
+            if not head or is_one(head):
                 return None
         return f"exists and is not a {name}"
 
     return Kind(name, in_the_way, is_file=True)
+
+
+def _is_report(head: bytes) -> bool:
+    """Tell a page that we wrote from any other."""
+    return head.startswith(b"<!doctype html>") and REPORT_MARK in head[:HEAD_BYTES]
+
+
+def _is_memory(head: bytes) -> bool:
+    """Tell a memory model from other JSON, of whatever schema."""
+    try:
+        document = json.loads(head)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and {"schema", "machine", "tiers", "uvm"} <= document.keys()
+
+
+def _is_costs(head: bytes) -> bool:
+    """Tell a cost file by its first lines; it may be long."""
+    return head.startswith(b'{\n "format":') and b'"fingerprint":' in head[:HEAD_BYTES]
+
+
+def _is_picture(head: bytes) -> bool:
+    """Tell a PNG, a PDF or an SVG, the types that are written."""
+    is_svg = head.startswith((b"<svg", b"<?xml")) and b"<svg" in head[:HEAD_BYTES]
+    return is_svg or head.startswith((b"\x89PNG", b"%PDF"))
 
 
 def _no_board(path: Path) -> str | None:
@@ -70,12 +97,12 @@ def _no_names(path: Path) -> str | None:
 
 
 PROFILE, PLAN, SERVED, DEMO = map(folder_of, ("profile", "plan", "served", "demo"))
-REPORT = file_with("report", b"<!doctype html>")
-MEMORY = file_with("memory model", b'{\n  "schema":')
-COSTS = file_with("cost file", b'{\n "format":')
-TIMELINE = file_with("trace for Perfetto", b'{"traceEvents":')
-DRAWING = file_with("SVG drawing", b"<svg")
-PICTURE = file_with("picture", *PICTURES)
+REPORT = file_with("report", _is_report)
+MEMORY = file_with("memory model", _is_memory)
+COSTS = file_with("cost file", _is_costs)
+TIMELINE = file_with("trace for Perfetto", lambda head: head.startswith(b'{"traceEvents":'))
+DRAWING = file_with("SVG drawing", lambda head: head.startswith(b"<svg"))
+PICTURE = file_with("picture", _is_picture)
 NAMES = Kind("file of names", _no_names, is_file=True, replaces=False)
 BOARD = Kind("TensorBoard folder", _no_board, replaces=False)
 
@@ -156,14 +183,22 @@ def _once(
     kind: click.Path, path: Path, written: bool,
     param: click.Parameter | None, ctx: click.Context | None,
 ) -> None:  # fmt: skip
-    """Refuse a place that this call writes, and reads or writes by another option."""
+    """Refuse a place that this call writes, and reads or writes by another option; also inside of it."""
     if ctx is None or param is None:
         return
-    seen: dict[str, tuple[str | None, bool]] = ctx.meta.setdefault(SEEN, {})
-    place = os.path.realpath(path)
-    other, was_written = seen.setdefault(place, (param.name, written))
-    if other != param.name and (written or was_written):
-        kind.fail(f"{str(path)!r} is also {_called(other, ctx)}: give another place.", param, ctx)
+    seen: dict[Path, tuple[str | None, bool]] = ctx.meta.setdefault(SEEN, {})
+    place = Path(os.path.realpath(path))
+    for there, (other, was_written) in seen.items():
+        if other == param.name or not (written or was_written):
+            continue
+        called = _called(other, ctx)
+        if there == place:
+            kind.fail(f"{str(path)!r} is also {called}: give another place.", param, ctx)
+        if place.is_relative_to(there):
+            kind.fail(f"{str(path)!r} is inside of {called}: give another place.", param, ctx)
+        if there.is_relative_to(place):
+            kind.fail(f"{str(path)!r} holds {called}: give another place.", param, ctx)
+    seen.setdefault(place, (param.name, written))
 
 
 def _called(name: str | None, ctx: click.Context) -> str:

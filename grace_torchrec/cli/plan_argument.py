@@ -6,6 +6,7 @@ Flow: text -> *PlanSummary*; the folder of a plan of ours also gives the Plan it
 from pathlib import Path
 from typing import Any
 
+from grace_torchrec.arguments import told
 from grace_torchrec.cli.model_argument import load_function
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan
@@ -44,6 +45,6 @@ def _summary_of(text: str, found: Any) -> PlanSummary:
         return summarise(found, text)
     plan, model = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(getattr(plan, "plan", None), dict):
-        raise GraceError(f"PLAN {text!r}: returns a {type(plan).__name__}; return a ShardingPlan")
+        raise GraceError(f"PLAN {text!r}: returns {told(plan)}; return a ShardingPlan")
     specs = table_specs(model) if model is not None else ()
     return summarise_stock(stock_document(plan), text, specs)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import click
+import numpy as np
 
 from grace_torchrec.cli.options import Number, progress_to_stderr
 from grace_torchrec.cli.places import PROFILE, InPath, OutPath
@@ -12,7 +13,10 @@ from grace_torchrec.cli.words import in_own_words
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.shards import Thinning, read_shards
+from grace_torchrec.traces.trace import Trace
 from grace_torchrec.views.profile_text import profile_lines
+
+MOST_ROWS_AN_ID = 1000  # a table with more rows for each id that was seen is hardly meant
 
 
 @click.command()
@@ -106,8 +110,22 @@ def profile(
         "first_skipped": in_own_words(read.first_skipped),
         "names": str(names_file) if rows.is_new else None,
         "note": bags.note,
+        "notes": [note for note in (bags.note, _spread(bags)) if note],
     }
     if as_json:
         click.echo(json.dumps(summary))
     else:
         click.echo("\n".join(profile_lines(summary)))
+
+
+def _spread(bags: Trace) -> str:
+    """Return the note on ids that are no numbers of rows, or nothing."""
+    if bags.num_items <= MOST_ROWS_AN_ID * MOST_ROWS_AN_ID:  # small, whatever the ids
+        return ""
+    distinct = np.unique(bags.ids_L).size
+    if bags.num_items <= MOST_ROWS_AN_ID * distinct:
+        return ""
+    return (
+        f"{distinct:,} distinct ids in a table of {bags.num_items:,} rows: where ids are no numbers "
+        "of its rows, number the items: --remap FILE"
+    )

@@ -13,6 +13,7 @@ from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.cli.options import Number, progress_to_stderr
 from grace_torchrec.cli.places import PICTURE, InPath, OutPath
 from grace_torchrec.cli.trace_options import (
+    RowNames,
     columns_option,
     format_option,
     read_trace,
@@ -129,16 +130,15 @@ def serve_bench(
         _numbers(clients), names, rounds, requests, pattern, rate or 0.0, max_batch, inflight,
         workers, tolerance=tolerance, seed=seed,
     )  # fmt: skip
-    if figure is not None:
-        check_figure(figure)
     chosen_entrants(settings, recorder)  # refused now, not once the model is made
     with progress_to_stderr() as progress:
         progress("planning and converting")
-        bags = None
+        bags, row_names = None, RowNames.of(names_file)
         if trace is not None:
-            bags = read_trace(trace, trace_format, columns, names_file)
+            bags = read_trace(trace, trace_format, columns, row_names)
         subject = _subject(what, code, None if trace is None else trace.stem, bags, rows)
         found = load_test(subject, settings, _recorder if recorder else None, progress)
+        row_names.save()
     if as_json:
         click.echo(json.dumps(found))
     else:

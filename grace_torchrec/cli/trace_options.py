@@ -10,6 +10,7 @@ import click
 
 from grace_torchrec.cli.places import NAMES, OutPath
 from grace_torchrec.traces.readers import FORMATS, ItemNames, read
+from grace_torchrec.traces.readers.interaction_layout import ITEM_NAMES, TIME_NAMES, USER_NAMES
 from grace_torchrec.traces.trace import Trace
 
 
@@ -19,13 +20,18 @@ def _column_names(
     """Return the names between the commas.
 
     Raises:
-        click.BadParameter: one is empty.
+        click.BadParameter: one is empty, or two are the same of user, item and time.
     """
     if value is None:
         return None
     names = tuple(part.strip() for part in value.split(","))
     if not all(names):
         raise click.BadParameter(f"{value!r}: give a name for each column, as user,item,time.")
+    for known in (USER_NAMES, ITEM_NAMES, TIME_NAMES):
+        if sum(name.lower() in known for name in names) > 1:
+            raise click.BadParameter(
+                f"{value!r}: two columns are the {known[0]}; call one of them -."
+            )
     return names
 
 
@@ -77,7 +83,7 @@ class RowNames:
         return cls(file, ItemNames.load(file) if file.exists() else ItemNames(), not file.exists())
 
     def save(self) -> None:
-        """Write names that are new.
+        """Write names that are new, once the job is done: the next one would read those of a failed one.
 
         Raises:
             GraceError: they cannot be written.
@@ -87,14 +93,11 @@ class RowNames:
 
 
 def read_trace(
-    path: Path, trace_format: str | None, columns: tuple[str, ...] | None, names_file: Path | None
+    path: Path, trace_format: str | None, columns: tuple[str, ...] | None, rows: RowNames
 ) -> Trace:
-    """Read one trace file as the options say; names that are new are written.
+    """Read one trace file as the options say; names that are new are left to :meth:`RowNames.save`.
 
     Raises:
-        GraceError: it cannot be read, or the names cannot be written.
+        GraceError: it cannot be read.
     """
-    rows = RowNames.of(names_file)
-    trace = read(path, trace_format, columns=columns, names=rows.names)
-    rows.save()
-    return trace
+    return read(path, trace_format, columns=columns, names=rows.names)

@@ -3,6 +3,8 @@
 Flow: message of an error -> *in_own_words* -> standard error, or text of a command.
 """
 
+import site
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -11,10 +13,18 @@ import grace_sharding
 import grace_torchrec
 
 PACKAGES = tuple(
-    str(Path(place).resolve())
+    Path(place).resolve()
     for package in (grace_torchrec, grace_kernels, grace_sharding)
     for place in package.__path__
 )
+LIBRARIES = [  # Debian has more of them than sysconfig tells
+    Path(place).resolve()
+    for place in (
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    )
+]
 
 
 def in_own_words(message: str) -> str:
@@ -40,7 +50,7 @@ def in_own_words(message: str) -> str:
     return message
 
 
-def unforeseen(error: Exception, retry: str) -> tuple[str, bool]:
+def unforeseen(error: BaseException, retry: str) -> tuple[str, bool]:
     """Tell an error that no check foresaw, and whether the code of the user raised it.
 
     Args:
@@ -61,7 +71,7 @@ def unforeseen(error: Exception, retry: str) -> tuple[str, bool]:
         (n for n, own in enumerate(user if is_users else ours) if own), default=len(frames) - 1
     )
     where = f"{Path(frames[place].filename).name}:{frames[place].lineno}"
-    what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removesuffix(": ")
     whose = (
         f"raised by code of yours at {where}, mend it there"
         if is_users
@@ -72,12 +82,9 @@ def unforeseen(error: Exception, retry: str) -> tuple[str, bool]:
 
 def _is_ours(file: str) -> bool:
     """Tell whether a file is part of these packages."""
-    return str(Path(file).resolve()).startswith(PACKAGES)
+    return any(map(Path(file).resolve().is_relative_to, PACKAGES))
 
 
 def _is_library(file: str) -> bool:
     """Tell whether a file is a library's, or no file at all."""
-    return file.startswith("<") or any(
-        part in ("site-packages", "dist-packages") or part.startswith("python3.")
-        for part in Path(file).parts
-    )
+    return file.startswith("<") or any(map(Path(file).resolve().is_relative_to, LIBRARIES))

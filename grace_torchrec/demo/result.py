@@ -61,7 +61,7 @@ class Measured:
         spread: 20 % and 80 % quantiles of that ratio.
         model_ratio: The same for the whole model.
         model_spread: Its quantiles.
-        busy: The stock rounds differ so much that no ratio of them means anything.
+        busy: The rounds differ so much, or so many other processes ran, that no time means anything.
         load: Of the machine before, None where it does not say.
         cores: Of the machine.
     """

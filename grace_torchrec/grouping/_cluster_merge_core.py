@@ -25,7 +25,7 @@ from grace_torchrec.grouping._queue_core import (
     take_opened,
     with_room,
 )
-from grace_torchrec.grouping._token_core import set_bits, unite
+from grace_torchrec.grouping._token_core import set_bits, unite, words_of
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -81,7 +81,7 @@ def merge(
     values_T = np.empty(num_tokens, np.float64)
     num_bags = offsets_B1.size - 1
     by_bits = bits_are_few(num_bags, num_items, ranks_L.size)
-    bits_TW = np.zeros((num_tokens if by_bits else 0, num_bags // 64 + 1), np.uint64)
+    bits_TW = np.zeros((num_tokens if by_bits else 0, words_of(num_bags)), np.uint64)
     if by_bits:
         for item in range(num_items):
             set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_TW[item])

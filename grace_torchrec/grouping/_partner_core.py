@@ -12,7 +12,7 @@ import numpy.typing as npt
 from grace_kernels._jit import jit
 from grace_kernels._places import U
 from grace_torchrec.grouping._pair_core import BAGS_AHEAD, prefetch_bag
-from grace_torchrec.grouping._token_core import count_shared, set_bits
+from grace_torchrec.grouping._token_core import count_shared, set_bits, words_of
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -127,9 +127,9 @@ def count_partners_by_bits(
 
 @jit
 def bags_as_bits(indptr_N1: Int64s, bags_L: Int32s, num_bags: int) -> Words:
-    """Return a bit for every bag that holds an item, ``[N, ceil(B / 64)]``."""
+    """Return a bit for every bag that holds an item, ``[N, W]``."""
     num_items = indptr_N1.size - 1
-    bits_NW = np.zeros((num_items, (num_bags + 63) // 64), np.uint64)
+    bits_NW = np.zeros((num_items, words_of(num_bags)), np.uint64)
     for item in range(num_items):
         set_bits(bags_L[indptr_N1[item] : indptr_N1[item + 1]], bits_NW[item])
     return bits_NW

@@ -40,6 +40,7 @@ from grace_torchrec.grouping._token_core import (
     intersect,
     remove,
     set_bits,
+    words_of,
 )
 
 Int32s = npt.NDArray[np.int32]
@@ -111,7 +112,7 @@ def merge(
     num_dense = 0
     while num_dense < num_items and ends_T[num_dense] - starts_T[num_dense] >= dense:
         num_dense += 1  # the first items have the most bags
-    bits_DW = np.zeros((num_dense + num_dense // 2 + 1, num_bags // 64 + 1), np.uint64)
+    bits_DW = np.zeros((num_dense + num_dense // 2 + 1, words_of(num_bags)), np.uint64)
     for item in range(num_dense):
         row_T[item] = item
         set_bits(lists[starts_T[item] : ends_T[item]], bits_DW[item])

@@ -19,10 +19,17 @@ Int64s = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 SKEWED = 16  # a list this many times longer is searched, not walked
 DENSE = 128  # tokens in one of so many bags have bits: at most 32 bytes for each id of the bags
+WORDS_A_STEP = 16  # four vectors of four words: what is left over is counted word by word
 _PAIRS, _FOURS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
 _BYTES, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 _1, _2, _4, _6 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(6)
 _56, _63 = np.uint64(56), np.uint64(63)
+
+
+@jit
+def words_of(num_bags: int) -> Any:
+    """Return how many words a row of bits has: whole steps of the loop that counts them."""
+    return (num_bags // (64 * WORDS_A_STEP) + 1) * WORDS_A_STEP
 
 
 @jit(inline=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from grace_torchrec.arguments import told
 from grace_torchrec.containers import remade
 from grace_torchrec.errors import NotSupported
 
@@ -95,9 +96,7 @@ def _arrays(value: Any) -> Iterator[Array]:
         for part in value.values() if isinstance(value, dict) else value:
             yield from _arrays(part)
     elif value is not None:
-        raise NotSupported(
-            f"load test: requests hold a {type(value).__name__}; tensors and bags only"
-        )
+        raise NotSupported(f"load test: requests hold {told(value)}; tensors and bags only")
 
 
 def _rebuilt(value: Any, arrays: Iterator[Array]) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from grace_sharding.calibration import load_now
 from grace_torchrec.errors import GraceError
 from grace_torchrec.loadtest.entrants import Entrant, Models, engine_of, entrants
 from grace_torchrec.loadtest.generator import Load, Measured
@@ -22,7 +23,7 @@ from grace_torchrec.loadtest.notes import notes_of
 from grace_torchrec.loadtest.processes import Rig
 from grace_torchrec.loadtest.subject import Subject
 from grace_torchrec.serve.request_form import form_of
-from grace_torchrec.timing import Samples, load_now
+from grace_torchrec.timing import Samples
 
 FIGURES = ("p50", "p95", "p99", "service_p50", "service_p95", "service_p99", "throughput")
 RESAMPLES = 2000

@@ -13,6 +13,7 @@ from torch import Tensor, library
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from grace_kernels.cpu import first_misfit
+from grace_torchrec.arguments import told
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules import _torchrec
 
@@ -46,7 +47,7 @@ def bags_of(
             "call the model outside of it"
         )
     if not hasattr(features, "keys"):
-        raise GraceError(f"batch is a {type(features).__name__}, a KeyedJaggedTensor is expected")
+        raise GraceError(f"batch is {told(features)}, a KeyedJaggedTensor is expected")
     keys = features.keys()
     place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
     missing = [name for name in names if name not in place]

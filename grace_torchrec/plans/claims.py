@@ -4,9 +4,10 @@ Flow: TablePlans + MemoryModel -> *Claims* -> reasons of tables, inspect, report
 Derived: a bandwidth is that of a memory, so it says nothing of a table that the last cache before the
 memory holds whole, where the stock model reads it too: for such a table no gain in time is claimed.
 Rewriting takes a kernel more than reading plain bags, so all held-out bags together, as one batch, must
-gain more than one launch: else no gain is claimed at all.  On a CPU the time is that of
+gain more than one launch, and anything at all where launches are not known: else no gain is claimed of
+any table.  On a CPU the time is that of
 :mod:`grace_torchrec.plans.cpu_lookup_cost`, which knows caches and the cost of rewriting.  A table
-without a claim counts with the time of the stock table.
+without a claim counts with the time of the stock table or its own, whichever keeps a memory busy longer.
 """
 
 import math
@@ -42,19 +43,19 @@ class Claim:
         time_s = max(self.hbm_s, self.host_s)
         return max(self.stock_hbm_s, self.stock_host_s) / time_s if time_s else 1.0
 
-    def doubted(self, doubt: str) -> "Claim":
-        """Return it without a gain: with the time of the stock table."""
-        if max(self.hbm_s, self.host_s) > max(self.stock_hbm_s, self.stock_host_s):
-            return replace(self, doubt=doubt)  # slower than stock is no gain
-        return replace(self, hbm_s=self.stock_hbm_s, host_s=self.stock_host_s, doubt=doubt)
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is slower than stock by more than two digits leave unsaid."""
+        return is_slower(self.time_ratio)
 
-    def reason(self, machine: str) -> str:
-        """Say what is claimed, as the end of a sentence."""
-        if self.doubt:
-            return f"no gain in time is claimed, {self.doubt}"
-        if self.time_ratio < 1:
-            return f"modelled slower alone, {self.time_ratio:.2f} times the speed, on {machine}"
-        return f"modelled {self.time_ratio:.2f} times faster on {machine}"
+    def doubted(self, doubt: str) -> "Claim":
+        """Return it without a gain in any memory; what it takes more than stock stays."""
+        return replace(
+            self,
+            hbm_s=max(self.hbm_s, self.stock_hbm_s),
+            host_s=max(self.host_s, self.stock_host_s),
+            doubt=doubt,
+        )
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,33 @@ class Claims:
 
     Attributes:
         tables: Table key -> its claim.
+        claimed_s: Seconds of all tables, as far as a gain is claimed: never less than modelled.
+        gain_s: Seconds that all tables together are claimed to gain; 0: no gain is claimed.
         ids_for_a_launch: Ids of a batch from which the gain of all tables is more than one kernel
             launch; None where launches are not known or nothing is gained.
     """
 
     tables: Mapping[str, Claim]
+    claimed_s: float
+    gain_s: float = 0.0
     ids_for_a_launch: int | None = None
+
+    def reason(self, key: str, machine: str) -> str:
+        """Say what is claimed of a table, as the end of a sentence."""
+        claim = self.tables[key]
+        if claim.is_slower:
+            told = f"modelled slower alone, {claim.time_ratio:.2f} times the speed, on {machine}"
+            return f"{told}; all tables together are faster" if self.gain_s > 0 else told
+        if claim.doubt:
+            return f"no gain in time is claimed, {claim.doubt}"
+        if round(claim.time_ratio, 2) == 1:
+            return f"modelled as fast as stock on {machine}"
+        return f"modelled {claim.time_ratio:.2f} times faster on {machine}"
+
+
+def is_slower(time_ratio: float) -> bool:
+    """Tell whether stock time over ours says slower, in the two digits that are shown."""
+    return round(time_ratio, 2) < 1
 
 
 def claims_of(tables: Iterable[TablePlan], memory: MemoryModel) -> Claims:
@@ -79,44 +101,63 @@ def claims_of(tables: Iterable[TablePlan], memory: MemoryModel) -> Claims:
         memory: The machine.
     """
     plans = list(tables)
-    claims = {plan.spec.key: _claim(plan, memory) for plan in plans}
-    gain_s = _slower_s(claims.values(), "stock_") - _slower_s(claims.values(), "")
-    if memory.launch_s is None or gain_s <= 0:
-        return Claims(claims)
-    if gain_s >= memory.launch_s:
+    modelled = {plan.spec.key: _modelled(plan, memory) for plan in plans}
+    claims = {plan.spec.key: _claim(plan, modelled[plan.spec.key], memory) for plan in plans}
+    stock_s = _slower_s(claims.values(), "stock_")
+    most_s = max(stock_s, _slower_s(modelled.values(), ""))  # doubts alone make nothing slower
+    claimed_s = min(_slower_s(claims.values(), ""), most_s)
+    gain_s = stock_s - claimed_s
+    if gain_s > 0 and gain_s >= (memory.launch_s or 0.0):
+        if memory.launch_s is None:
+            return Claims(claims, claimed_s, gain_s)
         ids = sum(plan.predicted.ids for plan in plans)
-        return Claims(claims, math.ceil(ids * memory.launch_s / gain_s))
-    doubt = (
-        f"the held-out bags gain {gain_s * 1e6:.2f} us in all tables together, less than one kernel "
+        return Claims(claims, claimed_s, gain_s, math.ceil(ids * memory.launch_s / gain_s))
+    doubt = _doubt_of_all(gain_s, memory)
+    used = {plan.spec.key for plan in plans if plan.verdict == "use"}
+    without = {
+        key: claim.doubted(claim.doubt or (doubt if key in used else ""))
+        for key, claim in claims.items()
+    }
+    return Claims(without, most_s)
+
+
+def _doubt_of_all(gain_s: float, memory: MemoryModel) -> str:
+    """Say why nothing is claimed of any table: all together gain too little, nothing, or lose."""
+    gain_us = round(gain_s * 1e6, 2)
+    if gain_us < 0:
+        return f"all tables together lose {-gain_us:,.2f} us on the held-out bags"
+    if gain_s <= 0 or memory.launch_s is None:
+        return "all tables together gain nothing on the held-out bags"
+    return (
+        f"the held-out bags gain {gain_us:.2f} us in all tables together, less than one kernel "
         f"launch ({memory.launch_s * 1e6:.1f} us)"
     )
-    used = {plan.spec.key for plan in plans if plan.verdict == "use"}
-    return Claims(
-        {
-            key: claim.doubted(claim.doubt or (doubt if key in used else ""))
-            for key, claim in claims.items()
-        }
-    )
 
 
-def _claim(plan: TablePlan, memory: MemoryModel) -> Claim:
-    """Return what may be claimed of one table alone."""
+def _modelled(plan: TablePlan, memory: MemoryModel) -> Claim:
+    """Return the modelled time of one table: on a CPU, with what lookups cost there."""
     told = plan.predicted
     claim = Claim(told.hbm_s, told.host_s, told.stock_hbm_s, told.stock_host_s)
-    if plan.verdict != "use":
+    if plan.verdict != "use" or memory.hbm is not None:
         return claim
-    table_bytes, on_cpu = plan.spec.num_rows * plan.spec.row_bytes, memory.hbm is None
-    if on_cpu:
-        claim = replace(claim, host_s=max(claim.host_s, told.stock_host_s * _cpu_share(plan)))
+    return replace(claim, host_s=max(claim.host_s, told.stock_host_s * _cpu_share(plan)))
+
+
+def _claim(plan: TablePlan, modelled: Claim, memory: MemoryModel) -> Claim:
+    """Return what may be claimed of one table alone."""
+    if plan.verdict != "use":
+        return modelled
+    table_bytes = plan.spec.num_rows * plan.spec.row_bytes
+    if memory.hbm is None:
         whole_here = plan.lookup == "ahead"  # the cost of rewriting in line knows caches
     else:
-        whole_here = told.stock_host_s == 0 < told.stock_hbm_s
+        whole_here = modelled.stock_host_s == 0 < modelled.stock_hbm_s
     if whole_here and memory.cache_bytes is not None and table_bytes <= memory.cache_bytes:
-        return claim.doubted(
+        return modelled.doubted(
             f"its {table_bytes:,} bytes fit into the cache of {memory.machine} "
             f"({memory.cache_bytes:,} bytes), of which bandwidths say nothing"
         )
-    return claim
+    return modelled
 
 
 def _cpu_share(plan: TablePlan) -> float:

@@ -77,7 +77,7 @@ def parse_memory(document: Mapping[str, Any], where: str, schema: int = SCHEMA) 
     Raises:
         GraceError: a key or value is not what a plan holds.
     """
-    document = memory_of_today(document, schema)
+    document = memory_of_today(document, schema, where)
     part(document, "machine", str, where)
     tiers = []
     for tier in part(document, "tiers", list, where):

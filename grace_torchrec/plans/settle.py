@@ -12,7 +12,7 @@ import numpy as np
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice, Finalist
-from grace_torchrec.plans.claims import Claim, claims_of
+from grace_torchrec.plans.claims import Claims, claims_of
 from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.offers import SETS, offer_of, shares_for
@@ -54,8 +54,8 @@ def settle(
         _table_plan(one, choice, memory, options)
         for one, choice in zip(settled, choices, strict=True)
     ]
-    claims = claims_of(tables, memory).tables
-    return tuple(_with_claim(table, claims[table.spec.key], memory) for table in tables)
+    claims = claims_of(tables, memory)
+    return tuple(_with_claim(table, claims, memory) for table in tables)
 
 
 def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -> bool:
@@ -128,14 +128,11 @@ def _table_plan(
     )
 
 
-def _with_claim(table: TablePlan, claim: Claim, memory: MemoryModel) -> TablePlan:
+def _with_claim(table: TablePlan, claims: Claims, memory: MemoryModel) -> TablePlan:
     """End the reason of a used table with the gain that is claimed."""
     if table.verdict != "use":
         return table
-    if not claim.doubt and table.predicted.time_ratio < 1:
-        told = f"slower alone, all tables together are faster on {memory.machine}"
-    else:
-        told = claim.reason(memory.machine)
+    told = claims.reason(table.spec.key, memory.machine)
     return replace(table, reason=f"{table.reason}: {told}")
 
 

@@ -37,6 +37,7 @@ def summarise(plan: Plan, source: str = "") -> PlanSummary:
         },
         sharding=plan.sharding,
         ids_for_a_launch=claims.ids_for_a_launch,
+        claimed_s=claims.claimed_s,
     )
 
 

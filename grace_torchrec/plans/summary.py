@@ -146,6 +146,7 @@ class PlanSummary:
         sharding: Which rank holds what, where the plan was made for ranks.
         ids_for_a_launch: Ids of a batch from which the claimed gain is more than one kernel launch;
             None where that is not known.
+        claimed_s: Seconds of all tables together as far as a gain is claimed (``plans.claims``).
     """
 
     kind: Kind
@@ -156,6 +157,7 @@ class PlanSummary:
     settings: Mapping[str, Any]
     sharding: Sharding | None = None
     ids_for_a_launch: int | None = None
+    claimed_s: float | None = None
 
     @property
     def tiers(self) -> tuple[TierPart, ...]:
@@ -182,11 +184,6 @@ class PlanSummary:
     def stock_s(self) -> float | None:
         """Seconds of the stock model: the slower memory."""
         return slowest(part.stock_s for part in self.tiers)
-
-    @property
-    def claimed_s(self) -> float | None:
-        """Seconds of all tables as far as a gain is claimed: the slower memory."""
-        return slowest(part.claimed_s for part in self.tiers)
 
     @property
     def time_ratio(self) -> float:

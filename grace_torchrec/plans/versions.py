@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.held import Extra
 
 SCHEMA = 4
 OLDEST = 1
+NEW_IN_4 = ("cache_bytes", "launch_s")  # keys of a memory
 SAME_TIME = 1e-6  # relative: times that differ by less are one time
 
 
@@ -26,9 +28,16 @@ def document_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any
     return {"sharding": None, **document} if schema < 3 else dict(document)
 
 
-def memory_of_today(document: Mapping[str, Any], schema: int) -> dict[str, Any]:
-    """Return the memory of a plan with today's keys."""
-    unknown = {"cache_bytes": None, "launch_s": None} if schema < 4 else {}
+def memory_of_today(document: Mapping[str, Any], schema: int, where: str) -> dict[str, Any]:
+    """Return the memory of a plan with today's keys.
+
+    Raises:
+        GraceError: it holds keys that its schema did not know.
+    """
+    unknown = dict.fromkeys(NEW_IN_4) if schema < 4 else {}
+    if early := unknown.keys() & document.keys():
+        odd = ", ".join(repr(name) for name in sorted(early))
+        raise GraceError(f"{where}: {odd} unknown in schema {schema}; make the plan again")
     return {**unknown, **document}
 
 

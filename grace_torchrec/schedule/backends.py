@@ -1,7 +1,7 @@
 """Backends: who carries out what a lowered model tells its streams.
 
-Flow: lowered GraphModule -> calls of *StreamBackend* -> CUDA streams, a log, or nothing
-(CPU worker threads: :mod:`grace_torchrec.schedule.cpu_streams`).  Stream 0 is the caller's.
+Flow: lowered GraphModule -> calls of *StreamBackend* -> CUDA streams, a log, or nothing.
+Stream 0 is the caller's.
 """
 
 import threading

@@ -99,11 +99,14 @@ def schedule_(
         NotSupported: the model is in training mode.
         GraceError: the example is not a batch of the model.
         PlanMismatch: ``stats`` belong to another model.
-        GraceError: a resource is given for an operator that is not there, or ``streams`` < 1.
+        GraceError: a resource is given for an operator that is not there, or a number is out of
+            range.
     """
     expect_model("schedule_", model)
     expect("schedule_", "example", example, tuple)
     expect_number("schedule_", "streams", streams, 1, whole=True)
+    expect_number("schedule_", "queries", queries, 1, whole=True)
+    expect_number("schedule_", "wait_us", wait_us, 0)
     machine = Machine(streams, wait_us)
     if is_lowered(model):
         found: Scheduled = vars(model)["meta"]["grace_scheduled"]

@@ -160,10 +160,10 @@ class Answering:
             if not on_host:
                 batch = _prepared(batches, live, with_stock)
             output = live.compute(batch, with_stock=with_stock, in_flight=True)
-            self.duties.metrics.count(batches=1, rows=sum(rows))
             answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
         for request, answer in zip(requests, answers, strict=True):
             stream.hand_over(answer, request)
+        self.duties.metrics.count(batches=1, rows=sum(rows))
         return _Answered(batch, answers, live, with_stock)
 
     @contextmanager

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from grace_torchrec.errors import GraceError
+from grace_torchrec.arguments import expect_seconds
 from grace_torchrec.priority import lower_priority
 
 T = TypeVar("T")
@@ -50,8 +50,7 @@ class Turns:
     """
 
     def __init__(self, work: Callable[[], None], interval_s: float) -> None:
-        if not interval_s > 0:
-            raise GraceError(f"Refresher: interval_s is {interval_s}; give seconds above 0")
+        expect_seconds("Refresher", "interval_s", interval_s)
         self._work, self._interval_s = work, interval_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="grace-refresher", daemon=True)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace_torchrec.arguments import told
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.serve.masters import MasterRows
@@ -77,7 +78,7 @@ def publish_delta(served: Served, delta: Delta, *, non_finite: NonFinite = "rais
     """
     if not isinstance(served, Served):
         raise GraceError(
-            f"publish_delta: got a {type(served).__name__}; give what convert returned (a swapped "
+            f"publish_delta: got {told(served)}; give what convert returned (a swapped "
             "model takes new rows by rebuild_sums_)"
         )
     if served.masters is None:

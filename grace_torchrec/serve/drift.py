@@ -176,10 +176,15 @@ def live_cut(trace: Trace, sums: StoredSums | None, confidence: float = 0.95) ->
 
 
 def break_even(table: TablePlan, min_gain: float) -> float:
-    """Return the cut below which a table is better left stock."""
+    """Return the cut below which a table is better left stock.
+
+    A table that is planned though it is slower alone, for its rows balance two memories that all
+    tables share, has no such cut of its own: there it is the least gain.
+    """
     told = table.predicted
-    reading = told.time_s / told.stock_s - (1 - told.cut) if told.stock_s else 0.0
-    return max(min_gain, reading)
+    if told.time_s > told.stock_s or not told.stock_s:
+        return min_gain
+    return max(min_gain, told.time_s / told.stock_s - (1 - told.cut))
 
 
 def _cut_of(table: TablePlan, bags: Profile, confidence: float) -> LiveCut:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from grace_torchrec.arguments import expect_model, expect_number
+from grace_torchrec.arguments import expect_model, expect_number, told
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.answering import Duties, expire
 from grace_torchrec.serve.crew import Crew, timed_out
@@ -77,10 +77,13 @@ class Engine:
         shadow_tolerance: float = 1e-4,
     ) -> None:
         expect_model("Engine", served)
-        _check_numbers(
+        _check_counts(
             max_inflight=max_inflight, streams=1 if streams is None else streams,
-            max_batch=max_batch, max_wait_ms=max_wait_ms, max_queue=max_queue,
+            max_batch=max_batch, max_queue=max_queue,
         )  # fmt: skip
+        if max_wait_ms != math.inf:  # as long as others compute
+            expect_number("Engine", "max_wait_ms", max_wait_ms, 0)
+        expect_number("Engine", "shadow_tolerance", shadow_tolerance, 0)
         expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
@@ -250,10 +253,10 @@ class Engine:
         self._workers.start(self._max_inflight + bool(self._switch.live.ahead))
 
 
-def _check_numbers(**numbers: float) -> None:
-    """Refuse an argument below its least: 0 milliseconds, 1 of all else."""
-    for name, number in numbers.items():
-        expect_number("Engine", name, number, 0 if name == "max_wait_ms" else 1)
+def _check_counts(**counts: int) -> None:
+    """Refuse an argument that counts nothing."""
+    for name, count in counts.items():
+        expect_number("Engine", name, count, 1, whole=True)
 
 
 def _observer(recorder: Any) -> Callable[[Any], None] | None:
@@ -263,8 +266,8 @@ def _observer(recorder: Any) -> Callable[[Any], None] | None:
     observe = getattr(recorder, "observe", None)
     is_class = isinstance(recorder, type)
     if is_class or not callable(observe):
-        told = "a class" if is_class else f"a {type(recorder).__name__} without observe()"
-        raise GraceError(f"Engine: recorder is {told}; pass TraceRecorder(model)")
+        what = "a class" if is_class else f"{told(recorder)} without observe()"
+        raise GraceError(f"Engine: recorder is {what}; pass TraceRecorder(model)")
     found: Callable[[Any], None] = observe
     return found
 

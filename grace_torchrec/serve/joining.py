@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from grace_torchrec.containers import remade
+from grace_torchrec.containers import is_known, remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
@@ -57,7 +57,7 @@ def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
             raise CannotSplit(f"a KeyedTensor whose keys are dimension {output.key_dim()}")
         keys, lengths = output.keys(), output.length_per_key()
         return [KeyedTensor(keys, lengths, values) for values in split(output.values(), rows_R)]
-    if isinstance(output, dict | list | tuple):
+    if isinstance(output, dict | list | tuple) and is_known(output):
         inner = output.values() if isinstance(output, dict) else output
         columns = [split(value, rows_R) for value in inner]
         return [remade(output, parts) for parts in _of_each(columns, len(rows_R))]

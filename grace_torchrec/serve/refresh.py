@@ -15,7 +15,7 @@ import numba
 from torch import nn
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.arguments import expect, expect_model
+from grace_torchrec.arguments import expect, expect_model, expect_number, told
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules.refusals import no_collection
 from grace_torchrec.plans.make import make_plan
@@ -85,6 +85,9 @@ class Refresher:
         if options is not None:
             expect("Refresher", "options", options, PlanOptions)
         expect("Refresher", "example", example, tuple)
+        expect_number("Refresher", "tolerance", tolerance, 0, 1)
+        for name, count in (("least_bags", least_bags), ("keep", keep)):
+            expect_number("Refresher", name, count, 0, whole=True)
         self._specs = table_specs(model)
         if not self._specs:
             raise no_collection("Refresher", model)
@@ -94,9 +97,7 @@ class Refresher:
         if isinstance(target, Served):
             served = target
         elif target is not None and not isinstance(target, Serves):
-            raise GraceError(
-                f"Refresher: target is a {type(target).__name__}; give a Served, an engine or None"
-            )
+            raise GraceError(f"Refresher: target is {told(target)}; give a Served, engine or None")
         self._place = Place(model, target, served, recorder)
         plan = served.plan if served is not None else None
         self._options = options or (plan.options if plan is not None else PlanOptions())
@@ -106,8 +107,7 @@ class Refresher:
         self._planned_at = self._clock()  # later bags are not among those the plan was made from
         self._has_rare_ids = True  # the plan was made from a profile with every id, for all we know
         self._history: deque[Refresh] = deque(maxlen=keep)
-        self._count = 0
-        self._one_refresh = threading.Lock()
+        self._count, self._one_refresh = 0, threading.Lock()
         self._deltas = DeltaLog()
         self._turns: Turns | None = None
         numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours

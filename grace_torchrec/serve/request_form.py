@@ -8,7 +8,7 @@ types that are not known, a joined one may.
 Shapes: F features, B rows of the request, L ids.
 """
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_torchrec.containers import remade
+from grace_torchrec.containers import is_known, remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
@@ -101,11 +101,11 @@ def _kind_of_container(
     keys: tuple[Any, ...] = tuple(value) if isinstance(value, dict) else ()
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     kinds = tuple(_kind(part, f"{where}[{key!r}]", rows) for key, part in parts)
-    if type(value) in (dict, OrderedDict, list, tuple) or hasattr(value, "_fields"):
-        return type(value), keys, kinds
+    if not is_known(value):
+        return Alone()  # what else it knows would be lost, or its mates'
     if type(value) is defaultdict:
         return defaultdict, value.default_factory, keys, kinds
-    return Alone()  # what else it knows would be lost, or its mates'
+    return type(value), keys, kinds
 
 
 def _holds_alone(kind: Hashable) -> bool:

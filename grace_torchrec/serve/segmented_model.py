@@ -25,6 +25,7 @@ from grace_torchrec.schedule.segment_program import (
 )
 from grace_torchrec.serve.served import Served
 from grace_torchrec.serve.shared_streams import SharedStreams
+from grace_torchrec.traces.live_hooks import shown_here, told_here
 
 
 class SegmentedModel:
@@ -81,6 +82,7 @@ class QueryInFlight:
         self.errors: list[BaseException] = []
         self.told: dict[int, tuple[int, int, Any]] = {}  # segment -> its stream, number and event
         self.last: dict[int, Any] = {}  # event of the last segment on each stream
+        self.shown = told_here()  # a recorder: the thread of a stream hears for the caller
 
     def launch_next(self) -> bool:
         """Decide and launch the next segment; False: there is none, or one failed."""
@@ -145,11 +147,15 @@ class SegmentTask:
             return
         model = query.model
         group = model.scheduler.groups[self.place]
+        before = told_here()
+        shown_here(query.shown)
         try:
             with model.one_teller[group] if group >= 0 else nullcontext():
                 model.program.segments[self.place].run(query.module, query.values)
         except BaseException as error:  # the caller's: the stream goes on
             query.errors.append(error)
+        finally:
+            shown_here(before)
 
 
 def streams_for(

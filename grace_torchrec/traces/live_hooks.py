@@ -27,6 +27,12 @@ def shown_here(observe: Observe | None) -> None:
     _here.shown = observe
 
 
+def told_here() -> Observe | None:
+    """Return what was given to :func:`shown_here` on this thread, for threads that work for it."""
+    observe: Observe | None = getattr(_here, "shown", None)
+    return observe
+
+
 class LiveHook:
     """A forward pre-hook; copies and pickles of it tell nobody, compiled graphs leave it out.
 
@@ -40,9 +46,7 @@ class LiveHook:
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell what a module is called with."""
-        if torch.compiler.is_compiling() or self.observe is None:
-            return
-        if self.observe == getattr(_here, "shown", None):
+        if torch.compiler.is_compiling() or self.observe in (None, told_here()):
             return
         for bags in bags_of_call(args, kwargs):
             self.observe(bags, self.names)

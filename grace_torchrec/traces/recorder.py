@@ -14,9 +14,10 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
+from numbers import Real
 from typing import Any, cast
 
-from grace_torchrec.arguments import expect_model
+from grace_torchrec.arguments import expect_model, expect_number
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.live_batches import LiveBatch, bags_of_call, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
@@ -76,19 +77,21 @@ class TraceRecorder:
         clock: Callable[[], float] = steady_time,
     ) -> None:
         expect_model("TraceRecorder", model)
-        if min(max_bags, max_ids, max_bag_ids, min_support) < 1 or max_bag_ids > max_ids:
+        _check_counts(
+            max_bags=max_bags, max_ids=max_ids, max_bag_ids=max_bag_ids, min_support=min_support
+        )
+        if max_bag_ids > max_ids:
             raise GraceError(
-                "recorder: give max_bags, max_ids, max_bag_ids and min_support of 1 or more, and "
-                f"max_bag_ids <= max_ids; got {max_bags}, {max_ids}, {max_bag_ids}, {min_support}"
+                f"recorder: max_bag_ids is {max_bag_ids}, max_ids {max_ids}; give no more"
             )
-        if not 0 < share <= 1:
-            raise GraceError(f"recorder: share is {share}; give a number above 0, up to 1")
-        if max_overhead is not None and not 0 < max_overhead < 1:
+        if not _is_above_0(share) or share > 1:
+            raise GraceError(f"recorder: share is {share!r}; give a number above 0, up to 1")
+        if max_overhead is not None and not (_is_above_0(max_overhead) and max_overhead < 1):
             raise GraceError(
-                f"recorder: max_overhead is {max_overhead}; give a share above 0 and below 1, or None"
+                f"recorder: max_overhead is {max_overhead!r}; give a share above 0 and below 1, or None"
             )
         halves = [half for half in (half_life_bags, half_life_s) if half is not None]
-        if len(halves) > 1 or any(not half > 0 for half in halves):
+        if len(halves) > 1 or not all(map(_is_above_0, halves)):
             raise GraceError("recorder: give one half-life, of bags or of seconds, above 0")
         self.model, self.min_support, self.clock = model, min_support, clock
         half_lives = HalfLives(*(
@@ -271,3 +274,14 @@ class TraceRecorder:
             now = self._sample.copy()
         tables = self._sample.tables
         return {name: held_of(one, tables[name], min_support, since_s) for name, one in now.items()}
+
+
+def _check_counts(**counts: int) -> None:
+    """Refuse an argument that counts nothing."""
+    for name, count in counts.items():
+        expect_number("recorder", name, count, 1, whole=True)
+
+
+def _is_above_0(value: object) -> bool:
+    """Tell a number above 0 from anything else; one without end is one."""
+    return isinstance(value, Real) and not isinstance(value, bool) and value > 0  # type: ignore[operator]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from grace_torchrec import artifact
-from grace_torchrec.errors import GraceError
+from grace_torchrec.arguments import expect_seconds
 from grace_torchrec.priority import lower_priority
 
 
@@ -36,8 +36,7 @@ class Snapshots:
         interval_s: float,
         written: int = 0,
     ) -> None:
-        if not interval_s > 0:
-            raise GraceError(f"snapshots: interval_s is {interval_s}; give seconds above 0")
+        expect_seconds("snapshots", "interval_s", interval_s)
         artifact.recover(path)
         self.written, self.error = written, ""
         self._save, self._path, self._interval_s = save, path, interval_s

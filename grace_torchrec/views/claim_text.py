@@ -3,18 +3,21 @@
 Flow: PlanSummary -> *sentences* -> inspect, report, plan figure.
 """
 
+from grace_torchrec.plans.claims import is_slower
 from grace_torchrec.plans.summary import PlanSummary
 
 MODELLED = "modelled from bytes and bandwidths, not measured"
 
 
 def speed_text(summary: PlanSummary) -> str:
-    """Return the gain that is claimed, as a figure with its kind.
+    """Return the gain that is claimed, or the loss that is modelled, as a figure with its kind.
 
     Args:
         summary: A plan whose times are known.
     """
     used = summary.verdicts().get("use", 0)
+    if is_slower(summary.time_ratio):
+        return f"modelled slower, {summary.time_ratio:.2f} times the speed of stock"
     if used and len(summary.doubted) == used:
         return "no gain in time is claimed"
     return f"modelled {summary.time_ratio:.2f} times the speed of stock"
@@ -31,6 +34,6 @@ def doubt_lines(summary: PlanSummary) -> list[str]:
     if summary.ids_for_a_launch is not None:
         lines.append(
             f"the gain is more than one kernel launch in batches of {summary.ids_for_a_launch:,} ids "
-            "and more; smaller ones gain nothing"
+            "and more; smaller ones gain less than a launch"
         )
     return lines

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grace_torchrec.demo.result import DemoResult, Measured, TableResult
+from grace_torchrec.plans.claims import is_slower
 from grace_torchrec.views.numbers import bytes_text, known
 
 
@@ -59,6 +60,8 @@ def _lines(result: DemoResult) -> list[str]:
 
 def _claimed(result: DemoResult) -> str:
     """Return what is claimed of the target machine."""
+    if is_slower(result.time_ratio):
+        return f"lookups modelled slower, {result.time_ratio:.2f} times stock's speed"
     if not result.is_claimed:
         return "no gain in time is claimed"
     told = f"lookups modelled {result.time_ratio:.2f} times stock's speed"
@@ -84,9 +87,14 @@ def _measured(result: DemoResult, measured: Measured | None) -> list[str]:
     """Return what was timed on this machine."""
     if measured is None:
         return ["measured here: nothing, no table was swapped"]
-    return [
+    where = (
         f"measured here ({measured.machine}; D={measured.dim}, batch {measured.batch}, "
-        f"lookup {measured.lookup}; load before {known(measured.load)} on {measured.cores} cores):",
+        f"lookup {measured.lookup}; load before {known(measured.load)} on {measured.cores} cores):"
+    )
+    if measured.busy:  # no times that somebody could quote
+        return [where, f"  verdict here: {result.verdict_here}"]
+    return [
+        where,
         f"  lookups of a batch: stock {measured.stock_us:,.0f} us, ours {measured.ours_us:,.0f} us "
         "(medians)",
         f"  stock over ours, round by round: lookups {measured.latency_ratio:.2f} "

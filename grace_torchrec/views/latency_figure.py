@@ -12,19 +12,21 @@ from typing import Any
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError, NotSupported
 
+TYPES = ("png", "svg", "pdf")
+
 
 def check_figure(path: str | os.PathLike[str]) -> None:
     """Refuse a file that no picture can be written to.
 
     Raises:
         NotSupported: matplotlib is not installed.
-        GraceError: its name ends in no type of pictures.
+        GraceError: its name ends in none of the types that are written.
     """
     try:
-        from matplotlib.backend_bases import FigureCanvasBase
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise NotSupported("a figure needs matplotlib; pip install matplotlib") from error
-    if _type(path) not in FigureCanvasBase.get_supported_filetypes():
+    if _type(path) not in TYPES:
         raise GraceError(f"{os.fspath(path)}: no type of pictures; name it .png, .svg or .pdf")
 
 

@@ -35,6 +35,5 @@ def profile_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         )
     if summary["names"]:
         yield f"wrote {summary['names']}: the name of each row, one a line"
-    if summary["note"]:
-        yield f"note: {summary['note']}"
+    yield from (f"note: {note}" for note in summary["notes"])
     yield f"fingerprint {summary['fingerprint']}"

@@ -81,6 +81,7 @@ def report_page(plan: Plan, found: WhatIf | None = None, source: str = "") -> st
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", name="generator", content=f"grace-torchrec {grace_torchrec.__version__}"),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"Plan for {summary.machine}: {_headline(summary)}"),

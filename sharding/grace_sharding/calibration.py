@@ -2,7 +2,8 @@
 
 Flow: this machine -> *Calibration* -> memory model -> plans.  Measured: copying (what the memory can
 do at best) and gathering rows at random (what lookups do), in host memory and, where there is a GPU,
-in HBM; the link between them by copying from page-locked memory; and one more kernel on a stream.
+in HBM; the link between them by copying from page-locked memory; and one more kernel
+of a CUDA graph.
 Without a GPU two numbers are measured, and the calibration says what is missing.  A rate is that of
 the fastest round; the spread of the rounds and the load of the machine stand beside it.
 """
@@ -24,7 +25,7 @@ HOST_TABLE_BYTES = 1 << 30  # far beyond what caches hold
 GATHERED_BYTES = 1 << 26
 ROUNDS = 5
 MOST_UNSTEADY = 1.5  # median over least time of the rounds: beyond, the machine was busy
-KERNELS = 200  # launched in turn, to time one
+KERNELS = 200  # of the graph that is replayed to time one kernel more
 SHARE_FOR_ROWS = 0.8  # of the free bytes: other data needs room too (derived)
 
 
@@ -87,7 +88,7 @@ def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Cali
         )
     if table_bytes < 64 * row_bytes:
         raise MemoryModelError(f"calibrate: a table of {table_bytes:,} bytes is too small")
-    load, found = _load(), _host_rates(row_bytes, table_bytes)
+    load, found = load_now(), _host_rates(row_bytes, table_bytes)
     unmeasured = ["host memory with all cores: one thread was measured"]
     gpu = _gpu_rates(row_bytes, table_bytes)
     host_bytes = int(SHARE_FOR_ROWS * _free_host_bytes())
@@ -135,9 +136,8 @@ class _Rate:
         """Time work that moves so many bytes."""
         seconds = _seconds(work)
         rates = num_bytes / seconds
-        unsteady = bool(np.median(seconds) > MOST_UNSTEADY * seconds.min())
         low, high = np.quantile(rates, [0.2, 0.8]).tolist()
-        return cls(float(rates.max()), low, high, unsteady)
+        return cls(float(rates.max()), low, high, is_unsteady(seconds))
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,16 @@ def last_cache_bytes() -> int | None:
     return max(sizes, default=0) or None
 
 
-def _load() -> float | None:
+def is_unsteady(seconds_R: npt.NDArray[np.float64]) -> bool:
+    """Tell whether rounds differ so much that the machine was busy with something else.
+
+    Args:
+        seconds_R: Seconds of each round, one or more.
+    """
+    return bool(np.median(seconds_R) > MOST_UNSTEADY * seconds_R.min())
+
+
+def load_now() -> float | None:
     """Return how many processes want a core, over the last minute; None where nobody says."""
     try:
         return round(os.getloadavg()[0], 2)
@@ -212,8 +221,10 @@ def _gpu_rates(row_bytes: int, table_bytes: int) -> _Gpu | None:
 
         return wait
 
-    def launch_all() -> None:
-        """Launch kernels that do next to nothing."""
+    one.add_(1)  # loaded before it is recorded
+    torch.cuda.synchronize()
+    kernels = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(kernels):  # replayed without Python and torch between two kernels
         for _ in range(KERNELS):
             one.add_(1)
 
@@ -230,7 +241,7 @@ def _gpu_rates(row_bytes: int, table_bytes: int) -> _Gpu | None:
         name=torch.cuda.get_device_name(),
         free_bytes=int(free),
         cache_bytes=getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None) or None,
-        launch_s=float(_seconds(waited(launch_all)).min()) / KERNELS,
+        launch_s=float(_seconds(waited(kernels.replay)).min()) / KERNELS,
         rates=rates,
     )
 

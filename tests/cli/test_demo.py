@@ -139,6 +139,16 @@ def test_too_few_bags_to_hold_any_out(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_names_of_a_job_that_failed_are_not_kept(tmp_path):
+    """The next job would read them as given ones."""
+    (tmp_path / "two.dat").write_text("milk bread\nbread\n")
+    names = tmp_path / "names.txt"
+    args = ("--format", "baskets", "--remap", names, "--out", tmp_path / "out")
+    result = run("--trace", tmp_path / "two.dat", *args)
+    assert "bags" in str(result.exception)
+    assert not names.exists()
+
+
 @pytest.mark.parametrize("name", ["ml100k", "steam200k", "citeulike_a"])
 def test_the_cut_that_is_served_is_the_cut_of_the_bench(trace_path, tmp_path, name):
     from bench.cases.traffic import traffic

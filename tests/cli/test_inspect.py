@@ -186,7 +186,7 @@ def with_model():
         ("nowhere", "no such folder or file"),
         ("no_module_of_this_name:stock", "cannot be loaded"),
         ("user_sharding:missing", "cannot be loaded"),
-        ("user_sharding:nothing", "returns a int; return a ShardingPlan"),
+        ("user_sharding:nothing", "returns an int; return a ShardingPlan"),
         ("user_sharding:Plan.__name__", "cannot be loaded"),
     ],
 )

@@ -34,6 +34,11 @@ def probe(how):
         raise PlanMismatch("table t_item:\\n  100 rows,\\n  the plan has 90; plan again")
     if how == "interrupt":
         raise KeyboardInterrupt
+    if how == "compiled":
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as stop:
+            raise SystemError("returned a result with an exception set") from stop
     if how == "folder":
         open("/nowhere/file")
     if how == "no":
@@ -71,8 +76,9 @@ def test_each_ending_has_its_exit_code(capsys, probe, how, code, out, err) -> No
     assert run(capsys, probe, how) == (code, out, err)
 
 
-def test_an_interrupt_ends_with_130(capsys, probe) -> None:
-    code, out, err = run(capsys, probe, "interrupt")
+@pytest.mark.parametrize("how", ["interrupt", "compiled"])
+def test_an_interrupt_ends_with_130(capsys, probe, how) -> None:
+    code, out, err = run(capsys, probe, how)
     assert (code, out, err.strip()) == (130, "", "")
 
 

@@ -1,13 +1,32 @@
 """One rule for what every command writes, held for each option of each command that names a place."""
 
+import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 
+from bench.scheduling.costs import load_costs
+from grace_sharding.memory_files import save_memory
+from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec import artifact
 from grace_torchrec.cli import places
 from grace_torchrec.cli.main import SUB_COMMANDS, cli
 from grace_torchrec.cli.places import InPath, OutPath
+from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.plan import Plan
+from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.schedule.op_graph import OpGraph
+from grace_torchrec.schedule.op_stats import CostFile, OpStats
+from grace_torchrec.schedule.schedule import Machine, Schedule
+from grace_torchrec.schedule.search import make_schedule
+from grace_torchrec.traces.profile import Profile
+from grace_torchrec.views.chrome_trace import chrome_trace
+from grace_torchrec.views.gantt import gantt
+from grace_torchrec.views.latency_figure import TYPES, write_latency_figure
+from grace_torchrec.views.report import write_report
 
 NEEDS = {  # what a command cannot be called without, beside the place that is tried
     "profile": ["no-trace", "-o", "fresh"],
@@ -16,19 +35,61 @@ NEEDS = {  # what a command cannot be called without, beside the place that is t
     "report": ["no-plan"],
     "schedule": ["m:f"],
 }
-OURS = {  # of each kind, one that was written before: name in it or None, content
-    "profile folder": ("profile.json", "{}"),
-    "plan folder": ("plan.json", "{}"),
-    "served folder": ("served.json", "{}"),
-    "demo folder": ("demo.json", "{}"),
-    "TensorBoard folder": ("events.out.tfevents.1", ""),
-    "report": (None, "<!doctype html>\n<html>"),
-    "memory model": (None, '{\n  "schema": 1,'),
-    "cost file": (None, '{\n "format": 1,'),
-    "trace for Perfetto": (None, '{"traceEvents": []}'),
-    "SVG drawing": (None, "<svg>"),
-    "picture": (None, "<?xml"),
-    "file of names": (None, "milk\nbread\n"),
+
+
+def plan_of_stock() -> Plan:
+    spec = TableSpec("m", "t_item", 90, 32, "fp32", "sum", ("t_item",), False)
+    return make_plan([spec], Profile({}), MemoryModel.named("a40"))
+
+
+def folder(name: str) -> Callable[[Path], None]:
+    return lambda place: artifact.write_folder(place, name, {}, {})
+
+
+def board(place: Path) -> None:
+    place.mkdir()
+    (place / "events.out.tfevents.1").write_text("")
+
+
+def costs(place: Path) -> None:
+    graph = OpGraph.from_json({"name": "none", "ops": []})
+    CostFile(graph, OpStats.of(graph, [], "test", "cpu")).save(place)
+
+
+def drawn(draw: Callable[[Schedule], str]) -> Callable[[Path], None]:
+    def write(place: Path) -> None:
+        known = load_costs("din")
+        place.write_text(draw(make_schedule(known.graph, known.stats, Machine(4))))
+
+    return write
+
+
+def picture(place: Path, kind: str = ".png") -> None:
+    cell = {"p50": 1.0, "p99": 2.0, "spread": {"p50": (1.0, 1.0), "p99": (1.0, 3.0)}}
+    found = {"clients": {"1": {"ours": cell}}, "pattern": None, "subject": "din", "rounds": 1}
+    write_latency_figure(found, place.with_suffix(kind))
+    place.with_suffix(kind).rename(place)
+
+
+OURS: dict[str, Callable[[Path], object]] = {  # the writer of each kind
+    "profile folder": Profile({}).save,
+    "plan folder": lambda place: plan_of_stock().save(place),
+    "served folder": folder("served"),
+    "demo folder": folder("demo"),
+    "TensorBoard folder": board,
+    "report": lambda place: write_report(plan_of_stock(), place),
+    "memory model": lambda place: save_memory(MemoryModel.named("a40"), place),
+    "cost file": costs,
+    "trace for Perfetto": drawn(lambda schedule: json.dumps(chrome_trace(schedule))),
+    "SVG drawing": drawn(gantt),
+    "picture": picture,
+    "file of names": lambda place: place.write_text("milk\nbread\n"),
+}
+LIKE_OURS = {  # files of others that begin like a kind of ours
+    "report": "<!doctype html>\n<html><head><title>Thesis</title></head></html>",
+    "memory model": '{\n  "schema": 1,\n  "machine": "mine"\n}',
+    "cost file": '{\n "format": 1,\n "mine": 1\n}',
+    "picture": '<?xml version="1.0"?>\n<project><name>pom</name></project>',
 }
 
 
@@ -66,12 +127,8 @@ def refused(name: str, param: click.Parameter | None, place: object, *more: str)
     return error.value.format_message()
 
 
-def write_ours(kind: places.Kind, place) -> None:
-    inside, content = OURS[kind.name]
-    if inside is not None:
-        place.mkdir()
-        place = place / inside
-    place.write_text(content)
+def write_ours(kind: places.Kind, place: Path) -> None:
+    OURS[kind.name](place)
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +179,21 @@ def test_what_is_of_another_kind_is_never_replaced(here, name, param):
     for place in ("thesis", "folder", "pipe", os.devnull):
         assert f"exists and is not a {kind.name}" in refused(name, param, place)
     assert f"is a link: name the {kind.name} itself" in refused(name, param, "link")
+
+
+@pytest.mark.parametrize(("name", "param"), REPLACES)
+def test_a_file_that_only_begins_like_ours_stays(here, name, param):
+    kind = param.type.kind
+    (here / "mine").write_text(LIKE_OURS.get(kind.name, "mine"))
+    (here / "sound").write_bytes(b"RIFF\x24\0\0\0WAVEfmt ")
+    for place in ("mine", "sound"):
+        assert f"exists and is not a {kind.name}" in refused(name, param, place)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_type_of_picture_that_is_written_is_replaced(here, kind):
+    picture(here / "old", kind=f".{kind}")
+    assert places.PICTURE.in_the_way(here / "old") is None
 
 
 @pytest.mark.parametrize(
@@ -186,3 +258,26 @@ def test_no_place_is_both_read_and_written(here, call):
     name, *arguments = call.format(here).split()
     with pytest.raises(click.UsageError, match=r"is also .*: give another place"):
         COMMANDS[name].make_context(name, arguments)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "convert m:f ser/plan -o ser",
+        "convert m:f ser -o ser/new",
+        "report P -o P/report.html",
+        "report P/plan -o R --tensorboard P",
+        "profile bags -o P --remap P/names",
+        "profile {}/bags/day -o bags",
+    ],
+)
+def test_no_place_is_inside_of_one_that_is_read_or_written(here, call):
+    (here / "P").mkdir()
+    name, *arguments = call.format(here).split()
+    with pytest.raises(click.UsageError, match=r"(is inside of|holds) .*: give another place"):
+        COMMANDS[name].make_context(name, arguments)
+
+
+def test_what_is_only_read_may_be_inside_of_another(here):
+    called("plan", None, None, "--profile", "none/other", "-o", "new")
+    called("report", None, None, "--profile", "no-plan/profile")

@@ -70,3 +70,17 @@ def test_where_the_names_cannot_be_written_no_profile_is_left_without_them(tmp_p
     assert "items.txt" in result.stderr
     assert "is no folder" in result.stderr
     assert not (tmp_path / "p").exists()
+
+
+def test_ids_that_are_no_numbers_of_rows_are_noted(tmp_path):
+    log = tmp_path / "log.dat"
+    log.write_text("1000000000000 1000000000399\n7 1000000000000\n")
+    result = run(log, "-o", tmp_path / "p")
+    told = "note: 3 distinct ids in a table of 1,000,000,000,400 rows: "
+    assert told in result.output
+    assert "number the items: --remap FILE" in result.output
+    document = json.loads(run(log, "-o", tmp_path / "p", "--json").stdout)
+    assert [len(document["notes"]), document["note"]] == [1, ""]
+    options = ("-o", tmp_path / "q", "--remap", tmp_path / "items.txt", "--json")
+    document = json.loads(run(log, *options).stdout)
+    assert (document["items"], document["notes"]) == (3, [])

@@ -33,6 +33,18 @@ value = 3
 
 def boom():
     raise RuntimeError("no weights here")
+
+def ends():
+    raise EOFError
+
+def torn():
+    raise BrokenPipeError(32, "Broken pipe")
+
+def leaves():
+    raise SystemExit(0)
+
+def odd():
+    raise BaseException("odd")
 """
 FILES = {
     "words.dat": b"milk bread\nbread\n",
@@ -100,6 +112,8 @@ CALLS = [
     (("profile", "named.csv", *OUT), "no column of 'ann, milk' is known as the user", COLUMNS),
     (("profile", "wide.csv", *OUT), "5 columns without a header", COLUMNS),
     (("profile", "wide.csv", *OUT, "--columns", "user,,item"), "--columns", "user,item,time"),
+    (("profile", "wide.csv", *OUT, "--columns", "user,user,item"), "two columns are the user"),
+    (("profile", "wide.csv", *OUT, "--columns", "user,item,asin,-,-"), "two columns are the item"),
     (("profile", "good.dat", *OUT, "--format", "baskets", "--columns", "user,item"), "no columns"),
     (("profile", "empty.dat", *OUT), "empty.dat:1: the file is empty"),
     (("profile", "cut.dat.gz", *OUT), "cut.dat.gz: not readable", "fetch the file again"),
@@ -126,6 +140,10 @@ CALLS = [
     (("plan", own("tables"), *PROFILE), "no stock EmbeddingBagCollection; give its pooled tables"),
     (("plan", own("boom"), *PROFILE), "RuntimeError: no weights here: raised by code of yours at "
      "wrong_input_model.py:21, mend it there (grace-torchrec --traceback"),
+    *[(("plan", own(name), *PROFILE), f"{told}: raised by code of yours at wrong_input_model.py:{line}")
+      for name, told, line in (("ends", "EOFError", 24), ("torn", "[Errno 32] Broken pipe", 27),
+                               ("leaves", "SystemExit: 0", 30), ("odd", "odd", 33))],
+    (("inspect", own("leaves")), "SystemExit: 0: raised by code of yours"),
     (("plan", own("value"), *PROFILE), "is no function"),
     (("plan", own("none"), *PROFILE), "cannot be loaded", "check the name"),
     (("plan", own("make"), *PROFILE, "--hbm-bytes", 9), "cpu: has no HBM; leave --hbm-bytes out"),
@@ -134,7 +152,8 @@ CALLS = [
     (("plan", own("make"), *PROFILE, "--profile", "nothing"), "is nothing a profile folder?"),
     (("plan", own("make"), *PROFILE, "-o", "words.dat/x"), "words.dat' is no folder"),
     (("inspect", "list.json"), "list.json: holds no JSON object"),
-    (("inspect", "profile"), "profile/plan.json: no such file; is profile a plan folder?"),
+    (("inspect", "profile"), "profile/plan.json: no such file; profile is a profile folder: give a"),
+    (("inspect", "nothing"), "nothing/plan.json: no such file; is nothing a plan folder?"),
     (("inspect", own("value")), "is no function"),
     (("simulate", own("wrongbatch")), "the model refuses its example batch: AttributeError"),
     (("simulate", "dlrm", "--open", "poisson", "--rate", "inf"), "inf is no finite number"),
@@ -144,6 +163,7 @@ CALLS = [
     (("serve-bench", own("wrongbatch")), "batch 0 holds 0 KeyedJaggedTensors, one expected; give"),
     (("serve-bench", own("badids")), "feature 'item': sample 0 holds id 400, the table has 40 rows"),
     (("serve-bench", own("make"), "--figure", "x.docx"), "x.docx: no type of pictures; name it"),
+    (("serve-bench", own("make"), "--figure", "x.svgz"), "no type of pictures; name it .png, .svg"),
     (("serve-bench", "--trace", "named.csv"), "no column of 'ann, milk'", COLUMNS),
     (("serve-bench", "--tolerance", "nan"), "'--tolerance': nan is no finite number"),
     (("calibrate", "--row-bytes", -4), "row_bytes must be a multiple of 4 from 4 to", "got -4"),

@@ -1,8 +1,13 @@
 """What the measured ratio says in words."""
 
+import io
+from dataclasses import replace
+
 import pytest
+from rich.console import Console
 
 from grace_torchrec.demo.result import DemoResult, Measured, TableResult
+from grace_torchrec.views.demo import demo_view
 
 
 def result(ratio, low, high):
@@ -23,6 +28,17 @@ def result(ratio, low, high):
 )
 def test_the_verdict_follows_the_spread_of_the_ratio(ratio, low, high, words):
     assert result(ratio, low, high).verdict_here == words
+
+
+def test_times_of_a_busy_machine_are_not_shown():
+    found = result(1.3, 1.2, 1.4)
+    busy = replace(found, measured=replace(found.measured, busy=True))
+    shown, hidden = io.StringIO(), io.StringIO()
+    Console(file=shown, width=200).print(demo_view(found))
+    Console(file=hidden, width=200).print(demo_view(busy))
+    assert "lookups of a batch: stock 10 us" in shown.getvalue()
+    assert "too busy to tell" in hidden.getvalue()
+    assert " us" not in hidden.getvalue().partition("measured here")[2]
 
 
 def test_the_cut_is_counted_from_rows_read():

@@ -1,8 +1,10 @@
-"""Claims: bandwidths say nothing of what a cache holds, nor of less than one launch."""
+"""Claims: bandwidths say nothing of what a cache holds, nor of less than one launch, of any table."""
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.plans.claims import claims_of
@@ -72,6 +74,7 @@ def test_a_gain_below_one_launch_is_none(planned):
     assert below.ids_for_a_launch == pytest.approx(table.predicted.ids / 10, abs=1)
     lines = doubt_lines(summarise(replace(free, memory=replace(free.memory, launch_s=gain_s / 10))))
     assert f"{below.ids_for_a_launch:,} ids" in lines[0]
+    assert "smaller ones gain less than a launch" in lines[0]
 
 
 def test_many_tables_share_a_launch(planned):
@@ -117,3 +120,88 @@ def test_plans_of_other_machines_or_bags_are_not_compared_by_time(planned, small
     apart = diff_plans(summarise(fast), summarise(small_plan)).apart
     assert "different held-out bags" in apart[-1]
     assert diff_plans(summarise(fast), summarise(other)).document()["times_compare"] is False
+
+
+def timed(table, name, ours, stock):
+    """The same table with other microseconds in HBM and host memory."""
+    told = dict(
+        zip(("hbm_s", "host_s", "stock_hbm_s", "stock_host_s"), (*ours, *stock), strict=True)
+    )
+    predicted = replace(table.predicted, **{key: us / 1e6 for key, us in told.items()})
+    return replace(table, spec=replace(table.spec, name=name), predicted=predicted)
+
+
+@pytest.fixture(scope="module")
+def table(planned):
+    (table,) = planned(MemoryModel("m", FAST)).tables.values()
+    return table
+
+
+@pytest.mark.parametrize(
+    ("hbm_us", "launch_s", "said"),
+    [(149.5, 3e-6, "gain 0.50 us in all tables together, less than one kernel launch"),
+     (150.0, 3e-6, "all tables together gain nothing on the held-out bags"),
+     (151.0, 3e-6, "all tables together lose 1.00 us on the held-out bags"),
+     (151.0, None, "all tables together lose 1.00 us on the held-out bags")],
+)  # fmt: skip
+def test_where_all_tables_together_do_not_gain_none_is_said_to(table, hbm_us, launch_s, said):
+    one = timed(table, "a", (0, 50), (0, 100))
+    other = timed(table, "b", (hbm_us, 0), (150, 0))
+    claims = claims_of([one, other], MemoryModel("m", FAST, launch_s=launch_s))
+    assert all(said in claims.tables[plan.spec.key].doubt for plan in (one, other))
+    assert claims.reason(one.spec.key, "m").startswith("no gain in time is claimed")
+    assert "faster" not in claims.reason(other.spec.key, "m")
+    assert claims.ids_for_a_launch is None
+    assert claims.claimed_s == pytest.approx(max(hbm_us, 150) / 1e6)
+
+
+def test_a_table_slower_alone_is_said_to_be_slower_whatever_is_doubted(table):
+    slow, gains = timed(table, "a", (50, 0), (40, 0)), timed(table, "b", (0, 50), (0, 100))
+    level = timed(table, "c", (40.1, 0), (40, 0))
+    memory = MemoryModel("m", FAST)
+    told = claims_of([slow, gains, level], memory)
+    because = "modelled slower alone, 0.80 times the speed, on m"
+    # stock: 100 us in host memory; ours: 90.1 us in HBM
+    assert told.reason(slow.spec.key, "m") == f"{because}; all tables together are faster"
+    assert told.reason(level.spec.key, "m") == "modelled as fast as stock on m"
+    assert claims_of([slow], memory).reason(slow.spec.key, "m") == because
+    assert claims_of([slow], memory).tables[slow.spec.key].doubt
+
+
+def test_a_model_that_is_slower_is_said_to_be_slower_not_without_a_gain(planned, table):
+    slow = timed(table, "t_item", (50, 0), (40, 0))
+    plan = replace(planned(MemoryModel("m", FAST)), tables={slow.spec.key: slow})
+    assert speed_text(summarise(plan)) == "modelled slower, 0.80 times the speed of stock"
+
+
+def test_a_doubted_table_keeps_the_time_it_takes_in_host_memory(table):
+    """Doubts take gains away and give none: 30 us of the small table stay in host memory."""
+    small = timed(table, "a", (10, 30), (40, 0))
+    large = timed(table, "b", (0, 50), (0, 100))
+    claims = claims_of([small, large], MemoryModel("m", FAST, cache_bytes=TABLE))
+    assert claims.tables[small.spec.key].doubt
+    assert not claims.tables[large.spec.key].doubt
+    assert claims.claimed_s == pytest.approx(80e-6)
+    assert claims.gain_s == pytest.approx(20e-6)
+
+
+MICROS = st.floats(0, 1000, allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.tuples(*[MICROS] * 3, st.just(0.0) | MICROS), min_size=1, max_size=4),
+    cache_bytes=st.sampled_from([None, TABLE]),
+    launch_s=st.sampled_from([None, 3e-6]),
+)
+def test_claims_are_never_faster_than_modelled(table, times, cache_bytes, launch_s):
+    plans = [timed(table, f"t{i}", t[:2], t[2:]) for i, t in enumerate(times)]
+    claims = claims_of(plans, MemoryModel("m", FAST, cache_bytes=cache_bytes, launch_s=launch_s))
+    ours = [sum(getattr(p.predicted, f"{m}_s") for p in plans) for m in ("hbm", "host")]
+    stock = [sum(getattr(p.predicted, f"stock_{m}_s") for p in plans) for m in ("hbm", "host")]
+    assert claims.claimed_s >= max(ours) - 1e-12
+    assert claims.claimed_s <= max(*ours, *stock) + 1e-12  # nor is a doubt a loss
+    assert claims.gain_s <= max(max(stock) - max(ours), 0.0) + 1e-12
+    assert all(
+        claims.tables[p.spec.key].time_ratio <= p.predicted.time_ratio * (1 + 1e-9) for p in plans
+    )

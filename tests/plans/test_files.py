@@ -14,6 +14,7 @@ from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
 from grace_torchrec.plans.held import Extra
 from grace_torchrec.plans.make import make_plan
+from grace_torchrec.plans.parse import parse_memory
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.versions import SCHEMA, prediction_of_today
 from grace_torchrec.traces.profile import Profile, TableProfile
@@ -130,6 +131,14 @@ def test_a_plan_of_version_3_knows_no_cache_and_no_launch(tmp_path):
     plan.save(tmp_path / "plan")
     assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == SCHEMA
     assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+@pytest.mark.parametrize("key", ["cache_bytes", "launch_s"])
+def test_keys_that_a_version_did_not_know_are_refused_in_it(key):
+    document = json.loads((VERSION_1.with_name("version_3") / "plan.json").read_text())["memory"]
+    parse_memory(document, "memory", 3)
+    with pytest.raises(GraceError, match=f"memory: '{key}' unknown in schema 3"):
+        parse_memory({**document, key: 1}, "memory", 3)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def test_the_break_even_is_what_the_options_ask_or_what_reading_costs(plan) -> N
     told = dataclasses.replace(table.predicted, hbm_s=table.predicted.stock_hbm_s, host_s=0.0)
     slow = dataclasses.replace(table, predicted=told)
     assert break_even(slow, 0.01) == pytest.approx(table.predicted.cut)  # no time is saved
+    balancing = dataclasses.replace(told, host_s=1.3 * told.stock_s)  # planned for the others' sake
+    assert break_even(dataclasses.replace(table, predicted=balancing), 0.01) == 0.01
 
 
 def test_few_bags_and_none_are_no_verdict(plan) -> None:

@@ -358,9 +358,15 @@ def test_awaiting_answers_and_cancelling_the_task_cancels_the_request(double) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"max_inflight": 0}, "max_inflight must be a number of 1"),
-        ({"max_batch": 0}, "max_batch must be a number of 1"),
-        ({"max_queue": True}, "max_queue must be a number of 1"),
+        ({"max_inflight": 0}, "max_inflight must be an integer of 1"),
+        ({"max_batch": 0}, "max_batch must be an integer of 1"),
+        ({"max_queue": True}, "max_queue must be an integer of 1"),
+        ({"max_inflight": 1.5}, "max_inflight must be an integer of 1"),
+        ({"max_batch": 2.5}, "max_batch must be an integer of 1"),
+        ({"max_queue": float("inf")}, "max_queue must be an integer of 1"),
+        ({"streams": 2.0}, "streams must be an integer of 1"),
+        ({"shadow_tolerance": float("nan")}, "shadow_tolerance must be a number of 0"),
+        ({"shadow_tolerance": True}, "shadow_tolerance must be a number of 0"),
         ({"max_wait_ms": -1}, "max_wait_ms must be a number of 0"),
         ({"max_wait_ms": float("nan")}, "max_wait_ms must be a number of 0"),
         ({"shadow": 2}, "share of requests"),

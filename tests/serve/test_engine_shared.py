@@ -81,7 +81,7 @@ def test_batches_that_share_streams_are_answered_bit_for_bit(
         told = engine.metrics.snapshot()
         with (
             torch.no_grad(),
-            pytest.raises(GraceError, match="streams must be a number of 1 or more"),
+            pytest.raises(GraceError, match="streams must be an integer of 1 or more"),
         ):
             Engine(served, streams=0)
     assert sorted(told.streams) == [0, 1]

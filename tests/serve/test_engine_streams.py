@@ -91,6 +91,7 @@ def test_an_answer_that_cannot_be_handed_over_is_that_requests_own_failure(
             futures[2].result(PATIENCE_S)
     told = engine.metrics.snapshot()
     assert (told.answered, told.failed, told.restarts) == (3, 1, 0)
+    assert (told.batches, told.rows) == (3, 3)  # those that were handed over
 
 
 def test_a_batch_that_raises_keeps_its_inputs_until_the_stream_is_done(monkeypatch) -> None:

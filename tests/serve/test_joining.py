@@ -1,6 +1,6 @@
 """Joining requests and splitting the output gives each request what it gets alone."""
 
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -262,3 +262,8 @@ def test_a_blank_row_is_of_the_same_kind_and_any_model_takes_it() -> None:
     )
     pooled = EmbeddingBagCollection([table], is_weighted=True)(blank[1])
     assert pooled.values().tolist() == [[0, 0, 0, 0]]
+
+
+def test_an_output_of_a_container_that_knows_more_is_not_split() -> None:
+    with pytest.raises(CannotSplit, match="Counter"):
+        split(Counter(a=torch.zeros(2)), [1, 1])

@@ -239,9 +239,19 @@ def test_wrong_calls_are_refused(first) -> None:
     model, served = converted(first)
     with pytest.raises(grace.GraceError, match="interval_s"):
         refresher_of(model, served)[0].start(0)
+    with pytest.raises(grace.GraceError, match="interval_s"):
+        refresher_of(model, served)[0].start(float("inf"))
+    for wrong in (
+        {"keep": 2.5},
+        {"least_bags": True},
+        {"tolerance": float("nan")},
+        {"tolerance": 2},
+    ):
+        with pytest.raises(grace.GraceError, match=f"Refresher: {next(iter(wrong))} must be"):
+            refresher_of(model, served, **wrong)
     with pytest.raises(grace.GraceError, match="when must be"):
         refresher_of(model, served)[0].start(1, "sometimes")
-    with pytest.raises(grace.GraceError, match="target is a int"):
+    with pytest.raises(grace.GraceError, match="target is an int"):
         refresher_of(model, 3)
     with pytest.raises(grace.GraceError, match="options is a str"):
         refresher_of(model, served, options="fused")

@@ -256,12 +256,13 @@ def test_bags_since_a_time_are_those_that_came_after_it() -> None:
         {"max_bags": 0}, {"max_ids": 4, "max_bag_ids": 5}, {"share": 0.0}, {"share": 1.5},
         {"half_life_bags": 0.0}, {"half_life_bags": 1.0, "half_life_s": 1.0}, {"min_support": 0},
         {"half_life_s": float("nan")}, {"max_overhead": 0.0}, {"max_overhead": 1.0},
-        {"max_overhead": float("nan")},
+        {"max_overhead": float("nan")}, {"max_bags": 2.5}, {"min_support": True}, {"share": True},
+        {"max_ids": float("inf")}, {"max_overhead": "x"}, {"half_life_s": True}, {"share": "1"},
     ],
     ids=str,
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused(wrong) -> None:
-    with pytest.raises(grace.GraceError, match=r"recorder: (give|share|max_overhead)"):
+    with pytest.raises(grace.GraceError, match=r"recorder: (give|share|m(ax|in)_[a-z_]+)"):
         recorder_of(model_of(), **wrong)
 
 

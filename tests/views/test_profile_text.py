@@ -5,7 +5,7 @@ from grace_torchrec.views.profile_text import profile_lines
 WHOLE = {
     "profile": "p", "table": "t_item", "features": ["item", "seen"], "bags": 12_345, "ids": 100_000,
     "items": 5_000, "pooling_factor": 8.1004, "fingerprint": "abc", "bags_read": 12_345,
-    "bags_capped": 0, "ids_dropped": 0, "pairs_dropped": 0, "note": "",
+    "bags_capped": 0, "ids_dropped": 0, "pairs_dropped": 0, "notes": [],
     "lines_skipped": 0, "first_skipped": "", "names": "",
 }  # fmt: skip
 
@@ -19,7 +19,13 @@ def test_a_whole_profile_is_three_lines_with_numbers_for_people():
 
 
 def test_what_was_left_out_is_said():
-    cut = {**WHOLE, "bags_read": 99_999, "bags_capped": 7, "ids_dropped": 1_234, "note": "by name"}
+    cut = {
+        **WHOLE,
+        "bags_read": 99_999,
+        "bags_capped": 7,
+        "ids_dropped": 1_234,
+        "notes": ["by name"],
+    }
     cut |= {"lines_skipped": 2, "first_skipped": "log:3: no item", "names": "items.txt"}
     shown = "\n".join(profile_lines(cut))
     assert "sampled from 99,999 bags" in shown

@@ -12,13 +12,21 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import NAME_ITEMS, BadLines, line_error, open_source
+from grace_torchrec.traces.readers.line_errors import (
+    NAME_ITEMS,
+    UTF16_MARKS,
+    BadLines,
+    count_line,
+    file_error,
+    line_error,
+    open_source,
+)
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 26  # a "line" beyond this is no bag, and would be held in memory whole
@@ -30,6 +38,7 @@ _KINDS = np.full(256, _BAD, np.uint8)
 _KINDS[list(b"0123456789")] = _DIGIT
 _KINDS[list(b" \t\r")] = _BLANK
 _KINDS[ord("\n")] = _NEWLINE
+EMPTY = "give a file that holds bags"
 _FORM = "lines hold non-negative integers with spaces between them"
 
 
@@ -77,9 +86,22 @@ def read_lines(
             found += lines.values_T.size
             yield lines
     if not found:
-        line_error(
-            path, 1, "the file is empty" if first_line == 1 else "no line holds a number", form
-        )
+        refuse_empty(path, first_line == 1, "no line holds a number", form)
+
+
+def refuse_empty(path: str | os.PathLike[str], is_empty: bool, what: str, todo: str) -> NoReturn:
+    """Raise the error of a file in which nothing was found.
+
+    Args:
+        path: File as the caller named it.
+        is_empty: It has no line.
+        what: What is wrong where it has some.
+        todo: What the user can do then; into an empty file no form brings a bag.
+
+    Raises:
+        GraceError: always.
+    """
+    line_error(path, 1, *(("the file is empty", EMPTY) if is_empty else (what, todo)))
 
 
 def text_blocks(path: str | os.PathLike[str], source: IO[bytes], form: str) -> Iterator[bytes]:
@@ -91,12 +113,14 @@ def text_blocks(path: str | os.PathLike[str], source: IO[bytes], form: str) -> I
         form: What lines should hold, for messages.
 
     Raises:
-        GraceError: the file cannot be read, or ``FILE:LINE:`` of an endless line.
+        GraceError: the file cannot be read or is in UTF-16, or ``FILE:LINE:`` of an endless line.
     """
     carried: list[bytes] = []
     line, head = 1, True
     while chunk := _read_chunk(path, source, line):
         if head:
+            if chunk.startswith(UTF16_MARKS):
+                file_error(path, "the encoding is UTF-16; convert it to UTF-8: iconv -f UTF-16")
             chunk, head = chunk.removeprefix(BYTE_ORDER_MARK), False
         cut = chunk.rfind(b"\n") + 1
         if cut:
@@ -171,9 +195,9 @@ def _parsed_or_counted(
     try:
         return _parse_line(path, number, line, form)
     except GraceError as error:
-        if bad_lines is None:
+        if form != _FORM:  # the format is yet to be told, and no line is left out for that
             raise
-        bad_lines.add(error)
+        count_line(error, bad_lines)
         return []
 
 

@@ -110,6 +110,9 @@ def tell_layout(
             f"{os.fspath(path)}: the columns {', '.join(names)[:80]!a} name no user or no item; "
             "call them user and item"
         )
+    if names is not None and len(names) < len(tokens):  # else a rating may be read as a time
+        what = f"the line has {len(tokens)} columns and {len(names)} are named"
+        line_error(path, line, what, "name each from the left ('-' leaves one out)")
     if user is None or item is None:
         lacks = "user" if user is None else "item"
         line_error(

@@ -22,10 +22,16 @@ from grace_torchrec.traces.readers.columns import (
     trimmed,
 )
 from grace_torchrec.traces.readers.first_seen import ItemNames
-from grace_torchrec.traces.readers.integer_lines import parse_token, text_blocks
+from grace_torchrec.traces.readers.integer_lines import parse_token, refuse_empty, text_blocks
 from grace_torchrec.traces.readers.interaction_bags import Interactions, bags_of_users
 from grace_torchrec.traces.readers.interaction_layout import FORM, Layout, tell_layout
-from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source, refuse_line
+from grace_torchrec.traces.readers.line_errors import (
+    BadLines,
+    count_line,
+    line_error,
+    open_source,
+    refuse_line,
+)
 from grace_torchrec.traces.trace import Trace
 
 
@@ -45,10 +51,12 @@ def read_interactions(
     Args:
         path: Text file, plain or gzip.
         columns: Names of the columns from the left, for files without (or with another)
-            header; ``user`` and ``item`` are needed, ``time`` is used, others are left out.
+            header; ``user`` and ``item`` are needed, ``time`` is used, others are left out
+            (``-``). Each column of the first line needs one.
 
     Raises:
-        GraceError: the file cannot be read or is empty, its columns cannot be told, or
+        GraceError: the file cannot be read or is empty, its columns cannot be told, some of them
+            are not named, or
             ``FILE:LINE:`` of a line with too few columns, a column whose quotes are not closed, or an item or time
             that is no number.
     """
@@ -126,7 +134,7 @@ def _blocks(
                 yield cut_columns(block, first_line, layout.separator), layout
             first_line += num_lines
     if layout is None:
-        line_error(path, 1, "the file is empty" if first_line == 1 else "no line is filled", FORM)
+        refuse_empty(path, first_line == 1, "no line is filled", FORM)
 
 
 def _with_columns(
@@ -164,9 +172,7 @@ def _items(
         try:
             values[line] = parse_token(path, int(block.line_P[line]), token, FORM)
         except GraceError as error:
-            if bad_lines is None:
-                raise
-            bad_lines.add(error)
+            count_line(error, bad_lines)
             good_P[line] = False
     return values
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_torchrec.arguments import told
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.traces.trace import Trace
 
@@ -64,7 +65,7 @@ def _features(
         hasattr(batch, method)
         for method in ("keys", "values", "lengths", "weights_or_none", "stride")
     ):
-        raise GraceError(f"{where}: is a {type(batch).__name__}, a KeyedJaggedTensor is expected")
+        raise GraceError(f"{where}: is {told(batch)}, a KeyedJaggedTensor is expected")
     is_vbe = getattr(batch, "variable_stride_per_key", None)
     if is_vbe is not None and is_vbe():
         raise NotSupported(

@@ -16,6 +16,8 @@ from grace_torchrec.errors import GraceError
 NAME_ITEMS = "items of any name are numbered by read(names=ItemNames())"
 NAME_COLUMNS = "name the columns from the left: read(columns=('user', 'item', ...))"
 NAME_FORMAT = "name the format: read(format=)"
+SKIP_LINES = "or leave such lines out: stream(bad_lines=BadLines())"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # also of UTF-32, little endian
 GZIP_MAGIC = b"\x1f\x8b"
 ZIP_MAGIC = b"PK\x03\x04"
 LFS_MAGIC = b"version https://git-lfs"
@@ -67,14 +69,23 @@ def refuse_line(
         bad_lines: Counts it. None: it is raised.
 
     Raises:
-        GraceError: nobody counts.
+        GraceError: nobody counts; it says that lines may be left out.
     """
     try:
         line_error(path, line, what, todo)
     except GraceError as error:
-        if bad_lines is None:
-            raise
-        bad_lines.add(error)
+        count_line(error, bad_lines)
+
+
+def count_line(error: GraceError, bad_lines: BadLines | None) -> None:
+    """Count the error of one bad line, or raise it.
+
+    Raises:
+        GraceError: nobody counts; it says that lines may be left out.
+    """
+    if bad_lines is None:
+        raise GraceError(f"{error}; {SKIP_LINES}") from error
+    bad_lines.add(error)
 
 
 def file_error(

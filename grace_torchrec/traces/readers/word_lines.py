@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from grace_torchrec.traces.readers.columns import Columns, cut_columns, keys, unquoted
 from grace_torchrec.traces.readers.first_seen import ItemNames
-from grace_torchrec.traces.readers.integer_lines import text_blocks
-from grace_torchrec.traces.readers.line_errors import BadLines, line_error, open_source, refuse_line
+from grace_torchrec.traces.readers.integer_lines import refuse_empty, text_blocks
+from grace_torchrec.traces.readers.line_errors import BadLines, open_source, refuse_line
 from grace_torchrec.traces.trace import Trace
 
 FORM = "lines hold items with spaces between them"
@@ -51,7 +51,7 @@ def read_words(
             found += lines.line_P.size
             yield _bags(path, lines, names, users, bad_lines)
     if not found:
-        line_error(path, 1, "no line holds an item", FORM)
+        refuse_empty(path, first_line == 1, "no line holds an item", FORM)
 
 
 def _checked(

@@ -85,6 +85,15 @@ def test_given_names_stand_for_a_header(file):
     assert bags_of(read_interactions(file, columns=("user", "item"))) == [[2]]
 
 
+@pytest.mark.parametrize("head", ["", "\nu,i,r,t\n"])
+def test_no_rating_is_read_as_a_time_where_a_column_is_not_named(file, head):
+    file.write_text(head + "1,8,5,50\n1,3,4,40\n")
+    told = rf"log\.txt:{1 + bool(head)}: the line has 4 columns and 3 are named; name each"
+    with pytest.raises(GraceError, match=told):
+        read_interactions(file, columns=("user", "item", "time"))
+    assert bags_of(read_interactions(file, columns=("user", "item", "-", "time"))) == [[3, 8]]
+
+
 def test_named_columns_and_named_items_need_no_format(file):
     file.write_text("x,ann,milk\ny,bob,bread\nz,ann,bread\n")
     names = ItemNames()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers import FORMATS, read
+from grace_torchrec.traces.readers import FORMATS, BadLines, ItemNames, read, stream
 
 
 def bags_of(trace):
@@ -59,7 +59,7 @@ def test_text_that_may_be_either_is_not_guessed(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("log.jsonl", b'{"user": 1}\n'), ("t.arrow", b"ARROW1\0\0"), ("e.txt", b"")],
+    [("log.jsonl", b'{"user": 1}\n'), ("t.arrow", b"ARROW1\0\0")],
 )
 def test_other_formats_are_refused_with_the_list(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
@@ -110,3 +110,31 @@ def test_reading_needs_neither_torch_nor_torchrec():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("format", [None, "baskets", "user_items", "interactions"])
+@pytest.mark.parametrize("words", [False, True])
+def test_an_empty_file_is_told_no_format(tmp_path, format, words):
+    (tmp_path / "log.txt").write_text("")
+    with pytest.raises(GraceError, match=r"the file is empty; give a file that holds bags$"):
+        read(tmp_path / "log.txt", format, names=ItemNames() if words else None)
+
+
+@pytest.mark.parametrize("format", [None, "baskets", "interactions"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("words", [False, True])
+def test_utf_16_is_no_binary_file(tmp_path, format, encoding, words):
+    (tmp_path / "log.txt").write_bytes("\ufeffuser,item\n1,2\n".encode(encoding))
+    with pytest.raises(GraceError, match=r"log\.txt: the encoding is UTF-16; convert it to UTF-8"):
+        read(tmp_path / "log.txt", format, names=ItemNames() if words else None)
+
+
+@pytest.mark.parametrize("text", ["1,2\n3\n", "1,2\n3,x\n", "1 2\n3 x\n", "1 2\n3 -4\n"])
+def test_the_error_of_a_bad_line_says_that_it_may_be_left_out(tmp_path, text):
+    (tmp_path / "log.txt").write_text(text)
+    format = "interactions" if "," in text else "baskets"
+    with pytest.raises(GraceError, match=r":2: .*; or leave such lines out: stream\(bad_lines="):
+        read(tmp_path / "log.txt", format)
+    bad = BadLines()
+    list(stream(tmp_path / "log.txt", format, bad_lines=bad))
+    assert (bad.count, "left out" in bad.first, "leave such" in bad.first) == (1, False, False)

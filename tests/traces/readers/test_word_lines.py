@@ -52,7 +52,6 @@ def test_blocks_make_no_difference(tmp_path_factory, bags):
         ("baskets", 'a\n\nb ""\n', "t:3: an item is empty"),
         ("user_items", "-1 a\nu b -1\n", "t:2: '-1' is negative; drop padding before"),
         ("baskets", " \n\n", "t:1: no line holds an item"),
-        ("baskets", "", "t:1: no line holds an item"),
     ],
 )
 def test_bad_lines_are_named_or_counted(tmp_path, kind, text, said):
