@@ -31,7 +31,7 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
     """Record the bags of every table of ``model`` from batches.
 
     Args:
-        batches: KeyedJaggedTensors, or tuples of model arguments that hold one each.
+        batches: KeyedJaggedTensors, or tuples of model arguments that hold one or more each.
         model: Its stock EmbeddingBagCollections name the tables and features.
 
     Returns:
@@ -39,8 +39,9 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
         features that they have not.
 
     Raises:
-        GraceError: there are no batches, one holds no KeyedJaggedTensor or more than one, no table
-            reads one of its features, or an id is outside its table.
+        GraceError: there are no batches, one holds no KeyedJaggedTensor or not as many as the
+            first, two of a batch hold a feature, a table reads of several, no table reads a
+            feature of theirs, or an id is outside its table.
         NotSupported: the model holds no stock collection, two tables of the same name, or a table
             of a type other than fp32 and fp16; or a batch is VBE.
     """
@@ -52,13 +53,26 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
     bags = [_keyed_bags(batch, f"batch {number}") for number, batch in enumerate(batches)]
     if not bags:
         raise GraceError("profile: no batches were given; give one or more")
-    known = set(bags[0].keys())
+    for number, parts in enumerate(bags):
+        if len(parts) != len(bags[0]):
+            raise GraceError(
+                f"profile: batch {number} holds {len(parts)} KeyedJaggedTensors, batch 0 "
+                f"{len(bags[0])}; give batches of one kind"
+            )
+    held_in = _feature_places(bags[0])
     tables: dict[str, TableProfile] = {}
     for spec in specs:
-        features = tuple(feature for feature in spec.features if feature in known)
+        features = tuple(feature for feature in spec.features if feature in held_in)
+        places = sorted({held_in[feature] for feature in features})
+        if len(places) > 1:
+            raise GraceError(
+                f"profile: table {spec.name!r} reads features of {len(places)} KeyedJaggedTensors; "
+                "record the calls with TraceRecorder(model, max_overhead=None).attach()"
+            )
         if features:
             try:
-                trace = from_kjts(bags, features, num_items=spec.num_rows)
+                part = [parts[places[0]] for parts in bags]
+                trace = from_kjts(part, features, num_items=spec.num_rows)
             except NotSupported as error:
                 raise NotSupported(f"profile: {error}") from error
             except GraceError as error:
@@ -66,12 +80,13 @@ def profile(batches: Iterable[Any], model: "nn.Module") -> Profile:
             tables[spec.name] = TableProfile(trace, features)
     if not tables:
         raise GraceError(
-            f"profile: batches hold the features {sorted(known)}, the tables of the model read "
+            f"profile: batches hold the features {sorted(held_in)}, the tables of the model read "
             f"{sorted({feature for spec in specs for feature in spec.features})}; give batches of "
             "this model"
         )
     absent = {
-        spec.name: [feature for feature in spec.features if feature not in known] for spec in specs
+        spec.name: [feature for feature in spec.features if feature not in held_in]
+        for spec in specs
     }
     if told := [f"{name} ({', '.join(features)})" for name, features in absent.items() if features]:
         warnings.warn(
@@ -281,13 +296,26 @@ def _no_collection(verb: str, model: "nn.Module") -> GraceError:
     return no_collection(verb, model)
 
 
-def _keyed_bags(batch: Any, where: str) -> Any:
-    """Return the one KeyedJaggedTensor of a batch."""
+def _keyed_bags(batch: Any, where: str) -> list[Any]:
+    """Return the KeyedJaggedTensors of a batch, one or more."""
     parts = batch if isinstance(batch, list | tuple) else (batch,)
     found = [part for part in parts if hasattr(part, "lengths_or_none")]
-    if len(found) != 1:
+    if not found:
         raise GraceError(
-            f"profile: {where} holds {len(found)} KeyedJaggedTensors, one expected; give the "
-            "KeyedJaggedTensor alone, or a tuple with one"
+            f"profile: {where} holds 0 KeyedJaggedTensors, one expected; give the "
+            "KeyedJaggedTensor alone, or a tuple that holds it"
         )
-    return found[0]
+    return found
+
+
+def _feature_places(bags: list[Any]) -> dict[str, int]:
+    """Return feature -> which KeyedJaggedTensor of a batch holds it."""
+    places: dict[str, int] = {}
+    for place, part in enumerate(bags):
+        for feature in list(part.keys()):
+            if places.setdefault(feature, place) != place:
+                raise GraceError(
+                    f"profile: feature {feature!r} is in two KeyedJaggedTensors of a batch; record "
+                    "the calls with TraceRecorder(model, max_overhead=None).attach()"
+                )
+    return places

@@ -189,6 +189,23 @@ def test_a_profile_holds_the_bags_of_every_feature_of_a_table() -> None:
     assert profile.tables["t_c"].counts_N[[5, 7]].tolist() == [4, 2]  # padding is no item
 
 
+def test_a_profile_holds_the_bags_of_several_arguments() -> None:
+    model = nn.Sequential(
+        collection(("t_a", "a")), collection(("t_b", "b"), ("t_c", "c"), is_weighted=True)
+    )
+    both = batch(a=[[1, 2]]), batch(torch.tensor([0.5, 2.0]), b=[[3]], c=[[4]])
+    profile = grace.profile([(torch.ones(1), *both)] * 2, model)
+    found = {name: table.trace.ids_L.tolist() for name, table in profile.tables.items()}
+    assert found == {"t_a": [1, 2, 1, 2], "t_b": [3, 3], "t_c": [4, 4]}
+    alone = grace.profile([both[1]] * 2, model)
+    assert alone.tables["t_b"].fingerprint() == profile.tables["t_b"].fingerprint()
+    with pytest.raises(grace.GraceError, match="feature 'a' is in two KeyedJaggedTensors"):
+        grace.profile([(batch(a=[[1]]), batch(a=[[1]]))], model)
+    split = nn.Sequential(collection(("t_ab", "ab")))
+    with pytest.raises(grace.GraceError, match="'t_ab' reads features of 2 KeyedJaggedTensors"):
+        grace.profile([(batch(a=[[1]]), batch(b=[[1]]))], split)
+
+
 @pytest.mark.filterwarnings("error")
 def test_features_that_no_batch_has_are_told_and_nothing_else_is() -> None:
     model = nn.Sequential(collection(("t_a", "ab")))

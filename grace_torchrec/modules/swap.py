@@ -60,6 +60,7 @@ def accelerate_(
         raise NotSupported(
             "model is in training mode: call model.eval() first (sums are inference only)"
         )
+    _check_not_swapped(model, plan)
     check_plan_fits(plan, table_specs(model))
     _check_table_names(found, tables)
 
@@ -89,6 +90,18 @@ def accelerate_(
     for path, module in swaps.items():
         _put(model, path, module)
     return Swapped(used, refused, originals)
+
+
+def _check_not_swapped(model: nn.Module, plan: Plan) -> None:
+    """Refuse a plan one of whose tables is in a swapped module already.
+
+    Raises:
+        PlanMismatch: names the module.
+    """
+    planned = {table.spec.module for table in plan.tables.values()}
+    for path, module in model.named_modules():
+        if path in planned and isinstance(module, GraceEmbeddingBagCollection):
+            raise PlanMismatch(f"{path}: is already swapped; restore_ it first")
 
 
 def restore_(model: nn.Module, swapped: Swapped) -> None:

@@ -77,14 +77,30 @@ def _run(
         for batch in batches:
             rewritten = ahead and _is_plain(batch)
             given = rewrite_one(batch, modules) if rewritten else batch
-            with torch.no_grad():
-                model(*given) if isinstance(given, tuple | list) else model(given)
+            _call(model, given, f"batch {count}")
             count, rewrote = count + 1, rewrote + rewritten
             for comparison in comparisons.values():
                 comparison.count(rewritten)
     if not count:
         raise GraceError("verify: no batches were given; give one or more")
     return count, rewrote
+
+
+def _call(model: nn.Module, given: Any, where: str) -> None:
+    """Run the model on a batch.
+
+    Raises:
+        GraceError: it refuses the batch.
+    """
+    try:
+        with torch.no_grad():
+            model(*given) if isinstance(given, tuple | list) else model(given)
+    except GraceError:
+        raise
+    except Exception as error:  # whatever the model's own code raises
+        raise GraceError(
+            f"verify: the model refuses {where}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _is_plain(batch: Any) -> bool:

@@ -221,7 +221,7 @@ def test_a_model_without_collections_is_refused(plan) -> None:
 def test_a_second_swap_is_refused_and_changes_nothing(model, plan, batch) -> None:
     accelerate_(model, plan)
     before, values = picture(model), answer(model, batch)
-    with pytest.raises(PlanMismatch, match="in the plan and not in the model"):
+    with pytest.raises(PlanMismatch, match="user: is already swapped; restore_ it first"):
         accelerate_(model, plan)
     del model.tail
     with pytest.raises(NotSupported, match="user: GraceEmbeddingBagCollection already swapped"):

@@ -64,6 +64,17 @@ def test_a_right_swap_is_equal(
     assert all(table.stale is None for table in result.tables)
 
 
+def test_a_batch_that_the_model_refuses_is_named(table_of, collection_of, swap_of, batch_of):
+    class Three(nn.Sequential):
+        def forward(self, dense, bags, more):
+            return super().forward(bags)
+
+    model = Three(swap_of(collection_of([table_of()])))
+    bags = batch_of({"item": BAGS})
+    with pytest.raises(GraceError, match=r"the model refuses batch 1: TypeError.*missing 2"):
+        verify(model, [(1, bags, 2), bags])
+
+
 @pytest.mark.parametrize("policy", ["drop", "zero_row"])
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 def test_every_policy_for_bad_ids_is_compared_by_its_own_meaning(

@@ -176,7 +176,7 @@ def test_a_model_that_cannot_be_traced_still_serves(model_of, plan_for, batch, c
     assert not served.scheduled.modified
     assert "cannot be traced" in served.scheduled.reason
     assert "convert: 4 streams were asked for, it serves on one: Odd" in caplog.text
-    with pytest.raises(NotSupported, match="so that torch.fx traces it .* leave the engine's"):
+    with pytest.raises(NotSupported, match=r"so that torch.fx traces it .* leave the engine's"):
         Engine(served, streams=2)
     assert torch.equal(served(*batch), model(*batch))
 
