@@ -36,7 +36,12 @@ def in_own_words(message: str) -> str:
     # Imported here: errors are rare, and these bring numpy with them.
     from grace_kernels.errors import ALLOW_BAD_IDS
     from grace_sharding.memory_tiers import NO_HBM_BYTES
-    from grace_torchrec.traces.readers.line_errors import NAME_COLUMNS, NAME_FORMAT, NAME_ITEMS
+    from grace_torchrec.traces.readers.line_errors import (
+        NAME_COLUMNS,
+        NAME_FORMAT,
+        NAME_ITEMS,
+        SKIP_LINES,
+    )
 
     words = {
         ALLOW_BAD_IDS: "plan with --bad-ids drop or --bad-ids zero_row",
@@ -44,6 +49,7 @@ def in_own_words(message: str) -> str:
         NAME_COLUMNS: "name the columns from the left: --columns user,item,time",
         NAME_FORMAT: "name the format: --format",
         NAME_ITEMS: "items of any name are numbered by --remap FILE",
+        SKIP_LINES: "or leave such lines out: profile --skip-bad-lines",
     }
     for python, option in words.items():
         message = message.replace(python, option)
