@@ -83,7 +83,8 @@ class Engine:
         )  # fmt: skip
         if max_wait_ms != math.inf:  # as long as others compute
             expect_number("Engine", "max_wait_ms", max_wait_ms, 0)
-        expect_number("Engine", "shadow_tolerance", shadow_tolerance, 0)
+        if shadow_tolerance != math.inf:  # differences are measured, none is too large
+            expect_number("Engine", "shadow_tolerance", shadow_tolerance, 0)
         expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
