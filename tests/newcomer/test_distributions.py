@@ -40,16 +40,17 @@ def test_the_doctor_and_the_demo(user):
     assert (user.folder / "tiny" / "report.html").stat().st_size > 10_000
 
 
-def test_both_install_the_same_files(stranger, wheel_and_sdist, installed):
+def test_both_install_the_same_files(wheel_and_sdist, installed):
+    users = [installed(wheel_and_sdist[name], f"{name}-files") for name in ("wheel", "sdist")]
     files = [
         sorted(
             str(path.relative_to(site))
-            for (site,) in [list((stranger.clone.parent / name / "venv" / "lib").glob("*/site-packages"))]
+            for (site,) in [list((user.folder.parent / "venv" / "lib").glob("*/site-packages"))]
             for package in PACKAGES
             for path in (site / package).rglob("*")
             if path.is_file() and "__pycache__" not in path.parts
         )
-        for name in ("wheel", "sdist")
+        for user in users
     ]  # fmt: skip
     assert files[0] == files[1]
     assert len(files[0]) > 100
