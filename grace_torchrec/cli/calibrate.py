@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from grace_sharding.calibration import ROUNDS, Calibration, calibrate
+from grace_sharding.calibration import ROUNDS, Calibration, calibrate, is_loaded
 from grace_torchrec.cli.places import MEMORY, OutPath
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text
-
-MOST_LOAD = 1.5  # processes that want a core, for each core: beyond, the machine was busy
 
 
 @click.command(name="calibrate")
@@ -47,7 +45,7 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
             f"the machine was busy: rounds of {', '.join(found.unsteady)} differ too much; calibrate "
             "again when it is idle"
         )
-    elif found.load is not None and found.load > MOST_LOAD * found.cores > 0:
+    elif is_loaded(found.load, found.cores):
         lines.append(
             f"the machine was busy: {found.load:.1f} processes wanted its {found.cores} cores; calibrate "
             "again when it is idle"

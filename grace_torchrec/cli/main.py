@@ -178,7 +178,7 @@ def cli(shown: "Shown | None", shows_traceback: bool) -> None:
     not name (as the folder "plan") is never replaced.
 
     Exit codes: 0 finished, 1 a check said no, 2 a wrong call, a wrong input or nothing to write to,
-    130 interrupted, 141 nobody reads the output.
+    70 a fault of this program, 130 interrupted, 141 nobody reads the output.
     """
     if shown is not None:
         shown.traceback = shows_traceback

@@ -1,6 +1,6 @@
 """Options of commands that read a trace file: format, columns, and names of items.
 
-Flow: options -> *TraceForm* -> readers.
+Flow: options -> *RowNames*, *read_trace* -> readers.
 """
 
 from dataclasses import dataclass

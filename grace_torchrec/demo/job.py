@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from grace_sharding.calibration import load_now
+from grace_sharding.calibration import is_loaded, load_now
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec import api
 from grace_torchrec.demo.batches import Batch, history_batches
@@ -34,7 +34,6 @@ DIM = 128
 BATCH = 512
 TRAIN_STEPS = 20
 ROUNDS = 9
-MOST_LOAD = 1.5  # processes that want a core, a core: the demo's own threads are among them
 LEAST_IDS_TIMED = 50_000  # held-out batches are repeated up to about so many ids a round
 
 
@@ -203,9 +202,7 @@ def _measure(stock: nn.Module, ours: nn.Module, plan: Plan, held_out: list[Batch
         spread=(lookup_ratio.q20, lookup_ratio.q80),
         model_ratio=model_ratio.median,
         model_spread=(model_ratio.q20, model_ratio.q80),
-        busy=times["stock"].is_unsteady
-        or times["ours"].is_unsteady
-        or (load is not None and load > MOST_LOAD * cores),
+        busy=times["stock"].is_unsteady or times["ours"].is_unsteady or is_loaded(load, cores),
         load=load,
         cores=cores,
     )

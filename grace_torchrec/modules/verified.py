@@ -37,14 +37,16 @@ class TableCheck:
     @property
     def cut(self) -> float:
         """Share of row reads that the sums save, served as the batches were given."""
-        return 1 - self.rows_read / self.ids if self.ids else 0.0
+        return self._cut_of(self.rows_read)
 
     @property
     def rewritten_cut(self) -> float | None:
         """Share that they save of plain bags rewritten ahead; None where nothing was rewritten here."""
-        if self.rewritten_rows_read is None:
-            return None
-        return 1 - self.rewritten_rows_read / self.ids if self.ids else 0.0
+        return None if self.rewritten_rows_read is None else self._cut_of(self.rewritten_rows_read)
+
+    def _cut_of(self, rows_read: int) -> float:
+        """Return the share of ids that need no row of their own."""
+        return 1 - rows_read / self.ids if self.ids else 0.0
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from grace_sharding.memory_tiers import MemoryModel, MemoryModelError, Tier
 HOST_TABLE_BYTES = 1 << 30  # far beyond what caches hold
 GATHERED_BYTES = 1 << 26
 ROUNDS = 5
+MOST_LOAD = (
+    1.5  # processes that want a core, for each core; those of whoever measures are among them
+)
 MOST_UNSTEADY = 1.5  # median over least time of the rounds: beyond, the machine was busy
 KERNELS = 200  # of the graph that is replayed to time one kernel more
 SHARE_FOR_ROWS = 0.8  # of the free bytes: other data needs room too (derived)
@@ -169,6 +172,16 @@ def is_unsteady(seconds_R: npt.NDArray[np.float64]) -> bool:
         seconds_R: Seconds of each round, one or more.
     """
     return bool(np.median(seconds_R) > MOST_UNSTEADY * seconds_R.min())
+
+
+def is_loaded(load: float | None, cores: int) -> bool:
+    """Tell whether so many other processes want the cores that no time means much.
+
+    Args:
+        load: As :func:`load_now` told.
+        cores: Of the machine, 0 where they are not known.
+    """
+    return load is not None and load > MOST_LOAD * cores > 0
 
 
 def load_now() -> float | None:
