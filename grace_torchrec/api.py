@@ -275,7 +275,8 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
         batches: What the model takes: a tuple of arguments, or one argument.
 
     Returns:
-        Errors, counts and verdict of each table; a stale table is part of the result.
+        Errors, counts and verdict of each table. A stale table is part of the result, and so is one
+        that uses sums and was never looked up: it is not equal, ``unproven`` says why.
 
     Raises:
         GraceError: the model holds no swapped module, or there are no batches.
