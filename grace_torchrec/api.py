@@ -202,10 +202,11 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
 
     Args:
         model: The swapped model.
-        swapped: What :func:`accelerate_` returned for it.
+        swapped: What :func:`accelerate_` returned for it; not for a model that it is a copy of.
 
     Raises:
-        PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
+        PlanMismatch: a path of ``swapped`` holds no swapped module, or one of another model;
+            nothing is changed then.
         NotSupported: a module is sharded: restore before DistributedModelParallel.
     """
     expect_model("restore_", model)
