@@ -9,7 +9,7 @@ Read in this order:
   reads them), sharding, cache_stats;
 - the value: served, slots (two copies of its rows);
 - trained rows: delta, masters, members, tracked;
-- on disk: files, document, mapped_arrays;
+- on disk: files, dense_state, document, mapped_arrays;
 - without this package: torchscript, exported;
 - requests: engine, request_queue, request_form, joining, crew (the threads that outlive nobody), workers,
   answering (what each does with a batch), worker_streams, model_switch and live_model (what answers now), segmented_model and
