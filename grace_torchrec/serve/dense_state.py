@@ -96,7 +96,7 @@ def give_plain_tensors(model: nn.Module, saved: Mapping[str, Tensor], where: str
             f"{where}: tensor attribute {missing!r} of the model is not in the folder; load it with the "
             "model that was converted, or save that anew (earlier releases left such tensors out)"
         )
-    modules = dict(model.named_modules())
+    modules: dict[str, Any] = dict(model.named_modules())
     for name, tensor in saved.items():
         owner, _, attribute = name.rpartition(".")
         if attribute.isidentifier() and owner in modules:
