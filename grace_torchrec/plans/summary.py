@@ -192,6 +192,17 @@ class PlanSummary:
         return self.stock_s / claimed_s if claimed_s and self.stock_s is not None else 1.0
 
     @property
+    def all_in_hbm_s(self) -> float | None:
+        """Seconds with all rows in HBM; None unless host memory has rows for which HBM has room."""
+        parts, beta = {part.tier: part for part in self.tiers}, self.settings.get("beta")
+        if self.kind != "grace" or "hbm" not in parts or beta is None:
+            return None
+        hbm, host = parts["hbm"], parts["host"]
+        if not host.rows or (hbm.bytes or 0) + (host.bytes or 0) > self.rooms["hbm"]:
+            return None
+        return (hbm.time_s or 0.0) + (host.time_s or 0.0) * float(beta)
+
+    @property
     def doubted(self) -> tuple[TableSummary, ...]:
         """Tables that are used without a claim that it saves time."""
         return tuple(table for table in self.tables if table.doubt)
@@ -217,6 +228,7 @@ class PlanSummary:
             "claimed_s": self.claimed_s,
             "time_ratio": None if self.stock_s is None else self.time_ratio,
             "ids_for_a_launch": self.ids_for_a_launch,
+            "all_in_hbm_s": self.all_in_hbm_s,
             "times": TIMES,
             "tiers": {
                 part.tier: {**_tier_document(part, tiers), "room_bytes": self.rooms.get(part.tier)}

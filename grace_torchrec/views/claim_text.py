@@ -5,6 +5,7 @@ Flow: PlanSummary -> *sentences* -> inspect, report, plan figure.
 
 from grace_torchrec.plans.claims import is_slower
 from grace_torchrec.plans.summary import PlanSummary
+from grace_torchrec.views.numbers import bytes_text, seconds_text
 
 MODELLED = "modelled from bytes and bandwidths, not measured"
 
@@ -37,3 +38,16 @@ def doubt_lines(summary: PlanSummary) -> list[str]:
             "and more; smaller ones gain less than a launch"
         )
     return lines
+
+
+def host_lines(summary: PlanSummary) -> list[str]:
+    """Return why rows are in host memory for which HBM has room, and what keeps them in HBM."""
+    alone_s = summary.all_in_hbm_s
+    if alone_s is None:
+        return []
+    (host,) = [part for part in summary.tiers if part.tier == "host"]
+    return [
+        f"{bytes_text(host.bytes or 0)} are in host memory though HBM has room: both memories are "
+        f"read at the same time, so HBM is done earlier (modelled {seconds_text(summary.time_s or 0.0)}, "
+        f"all in HBM {seconds_text(alone_s)}); a machine with host_bytes=0 keeps all in HBM"
+    ]

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grace_torchrec.plans.summary import PlanSummary, TableSummary, TierPart, slack_s
-from grace_torchrec.views.claim_text import MODELLED, doubt_lines, speed_text
+from grace_torchrec.views.claim_text import MODELLED, doubt_lines, host_lines, speed_text
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text, share_text
 from grace_torchrec.views.tables import Grid, short_names
 
@@ -24,6 +24,7 @@ LEFT = frozenset(
 NOTES = (
     "reads: rows that the bags of the profile read, counted; time: of the held-out bags, modelled from "
     "bytes and bandwidths, not measured",
+    "bytes: of rows, and of the code that turns ids into stored ones",
     "slack: how long this memory waits until the slower one is done",
 )
 
@@ -73,7 +74,7 @@ def _head(summary: PlanSummary) -> list[str]:
             f"lookups of the held-out bags, {MODELLED}: {seconds_text(summary.time_s)}, stock "
             f"{seconds_text(summary.stock_s)}"
         )
-        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary)]
+        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary), *host_lines(summary)]
     return lines
 
 

@@ -19,7 +19,7 @@ from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.plans.what_if import WhatIf, what_if
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.views.claim_text import doubt_lines, speed_text
+from grace_torchrec.views.claim_text import doubt_lines, host_lines, speed_text
 from grace_torchrec.views.html import Html, element
 from grace_torchrec.views.numbers import bytes_text, seconds_text
 from grace_torchrec.views.report_parts import numbers, section
@@ -151,11 +151,12 @@ def _top(summary: PlanSummary) -> Html:
     counts = summary.verdicts()
     told = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) or "no tables"
     headline = _headline(summary)
+    lines = [*doubt_lines(summary), *host_lines(summary)]
     return element(
         "header",
         element("p", f"grace-torchrec plan {summary.source}".rstrip(), class_="eyebrow"),
         element("h1", headline[:1].upper() + headline[1:]),
-        [element("p", f"{line[:1].upper()}{line[1:]}.") for line in doubt_lines(summary)],
+        [element("p", f"{line[:1].upper()}{line[1:]}.") for line in lines],
         element("dl", [_tile(*tile) for tile in _tiles(summary, told)], class_="tiles"),
         class_="top wrap",
     )

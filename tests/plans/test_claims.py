@@ -37,7 +37,8 @@ def test_a_table_in_the_cache_claims_no_gain_and_one_byte_more_does(planned):
     inside = planned(MemoryModel("m", FAST, cache_bytes=TABLE))
     outside = planned(MemoryModel("m", FAST, cache_bytes=TABLE - 1))
     told = [next(iter(plan.tables.values())) for plan in (inside, outside)]
-    assert told[0].predicted == told[1].predicted  # what is stored and read is the same
+    read = [(t.num_sums, t.predicted.rows_read, t.predicted.cut) for t in told]
+    assert read[0] == read[1]  # what is stored and read is the same
     assert told[0].verdict == told[1].verdict == "use"
     assert told[0].predicted.cut > 0.2
     assert "no gain in time is claimed" in told[0].reason
