@@ -94,6 +94,22 @@ def is_slower(time_ratio: float) -> bool:
     return round(time_ratio, 2) < 1
 
 
+def told_verdict(table: TablePlan, claim: Claim) -> str:
+    """Return the verdict as people read it: a bare ``use`` says that a gain in time is claimed.
+
+    Args:
+        table: A table.
+        claim: What is claimed of it.
+    """
+    if table.verdict != "use":
+        return table.verdict
+    if claim.is_slower:
+        return "use though slower alone"
+    if claim.doubt:
+        return "use for fewer reads only" if table.predicted.cut > 0 else "use without a claim"
+    return "use" if round(claim.time_ratio, 2) > 1 else "use though no faster alone"
+
+
 def cache_holds(spec: TableSpec, memory: MemoryModel) -> bool:
     """Tell whether the last cache before the memory holds a table whole; False if it is not known."""
     return memory.cache_bytes is not None and spec.num_rows * spec.row_bytes <= memory.cache_bytes

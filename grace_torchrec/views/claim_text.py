@@ -24,6 +24,14 @@ def speed_text(summary: PlanSummary) -> str:
     return f"modelled {summary.time_ratio:.2f} times the speed of stock"
 
 
+def claimed_text(summary: PlanSummary) -> str:
+    """Return the time as far as a gain is claimed, where it is not the modelled one; else nothing."""
+    claimed_s, time_s = summary.claimed_s, summary.time_s
+    if claimed_s is None or time_s is None or seconds_text(claimed_s) == seconds_text(time_s):
+        return ""
+    return f"; as far as a gain is claimed {seconds_text(claimed_s)}"
+
+
 def doubt_lines(summary: PlanSummary) -> list[str]:
     """Return what is not claimed and why, a sentence each; nothing where there is no doubt."""
     lines = []

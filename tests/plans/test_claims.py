@@ -16,6 +16,8 @@ from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.views.claim_text import doubt_lines, speed_text
+from grace_torchrec.views.plan_tables import inspect_markdown
+from grace_torchrec.views.report import report_page
 
 TABLE = 400 * 256  # bytes of the table below
 FAST = (Tier("hbm", 10**9, 20e9), Tier("host", 10**9, 1e9))
@@ -206,3 +208,23 @@ def test_claims_are_never_faster_than_modelled(table, times, cache_bytes, launch
     assert all(
         claims.tables[p.spec.key].time_ratio <= p.predicted.time_ratio * (1 + 1e-9) for p in plans
     )
+
+
+def test_only_a_gain_in_time_is_told_as_a_bare_use(planned):
+    """The verdict stays ``use`` for programs; people read what a table is used for."""
+    inside, outside = (MemoryModel("m", FAST, cache_bytes=TABLE - n) for n in (0, 1))
+    told = {}
+    for memory in (inside, outside):
+        plan = planned(memory)
+        (row,) = summarise(plan).document()["tables"]
+        assert row["verdict"] == "use"
+        assert f"1 {row['verdict_told']}" in repr(plan)
+        told[memory] = row["verdict_told"]
+        shown = inspect_markdown(summarise(plan))
+        assert f"| {row['verdict_told']} |" in shown
+        assert ("as far as a gain is claimed" in shown) == (memory is inside)
+        assert ('"pill use"' in report_page(plan)) == (memory is outside)
+    assert told == {inside: "use for fewer reads only", outside: "use"}
+    cpu = MemoryModel("m", (Tier("host", 10**9, 1e9),))
+    slow = planned(cpu, replace(OPTIONS, lookup="fused"))
+    assert summarise(slow).tables[0].verdict_told == "use though slower alone"
