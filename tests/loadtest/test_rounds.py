@@ -1,5 +1,7 @@
 """A load test asks, clocks and checks: wrong answers, refusals and failures are seen and counted."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -51,13 +53,17 @@ def test_every_entrant_and_count_has_its_figures_and_right_answers_are_no_errors
             assert (cell["rejected"], cell["answered"], cell["largest_difference"]) == (0, 60, 0)
     ratio = found["ratios"]["3"]["ours/stock"]["p99"]
     assert found["p99_ratio"] == ratio["median"]
-    assert ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert (ratio["low"], ratio["high"]) == (
+        None,
+        None,
+    )  # two rounds miss the median in every second test
     lines = serve_bench_lines(found)
     assert any(line.split()[:2] == ["1", "client"] for line in lines)
-    assert any("ours/stock" in line for line in lines)
+    assert any("ours/stock" in line and "(n/a)" in line for line in lines)
+    assert any("95 % interval: n/a, needs 6 rounds" in line for line in lines)
     assert lines[-2:] == [
         "note: p99 of a round is told from 60 answers, 0 of them slower; give --requests 1000 or more",
-        "note: 2 rounds say little about the spread; give --rounds 5",
+        "note: 2 rounds cannot give a 95 % interval; give --rounds 6 or more",
     ]
 
 
@@ -93,9 +99,13 @@ def test_errors_of_the_warm_up_are_errors_and_the_span_begins_with_the_first_que
         assert found.span_s == pytest.approx(found.latency_s[0])  # one request: it is the span
 
 
-def test_what_weakens_the_figures_is_said() -> None:
+def test_what_weakens_the_figures_is_said_and_what_is_not_known_has_no_figure(tmp_path) -> None:
     settings = Settings((2,), ("ours",), rounds=1, requests=60)
-    found = load_test(subject_of(3), settings)
+    found = load_test(subject_of(3, low=0.1), settings)  # every answer is wrong
+    json.dumps(found, allow_nan=False)
+    assert found["clients"]["2"]["ours"]["p99"] is None
+    assert sum(line.split()[1:4] == ["-", "-", "-"] for line in serve_bench_lines(found)) == 1
+    write_latency_figure(found, tmp_path / "latency.svg")
     note = found["notes"][-1]
     assert note.startswith("ours, 2 clients: ")
     assert (
