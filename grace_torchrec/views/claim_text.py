@@ -19,6 +19,8 @@ def speed_text(summary: PlanSummary) -> str:
     used = summary.verdicts().get("use", 0)
     if is_slower(summary.time_ratio):
         return f"modelled slower, {summary.time_ratio:.2f} times the speed of stock"
+    if not used and round(summary.time_ratio, 2) == 1:
+        return "as the stock model, no table is used"
     if used and len(summary.doubted) == used:
         return "no gain in time is claimed"
     return f"modelled {summary.time_ratio:.2f} times the speed of stock"

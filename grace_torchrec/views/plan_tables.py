@@ -31,7 +31,7 @@ NOTES = (
     "reads: rows that the bags of the profile read, counted; time: of the held-out bags, modelled from "
     "bytes and bandwidths, not measured",
     "bytes: of rows, and of the code that turns ids into stored ones",
-    "slack: how long this memory waits until the slower one is done",
+    "slack: how long this memory waits until the slower one is done; of a table, by its own reads alone",
 )
 
 
