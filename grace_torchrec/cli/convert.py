@@ -49,6 +49,10 @@ def convert(
 
     if streams < 1:
         raise click.UsageError("--streams is one or more.")
+    if Path(model).is_dir() and not plan.is_dir():
+        raise click.UsageError(
+            f"MODEL {model!r} is a folder, PLAN {str(plan)!r} is none: swap them."
+        )
     loaded = Plan.load(plan)
     with progress_to_stderr() as progress:
         progress(f"making {model}")
