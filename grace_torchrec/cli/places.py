@@ -3,7 +3,8 @@
 Flow: text -> *InPath, OutPath* -> Path; refused before the work, so nothing is lost by it.  One rule
 for every command: what stands at a place that the user did not name (a default) is never replaced;
 at a place that was named, a result of the same kind is replaced, and nothing else; no place is both
-read and written, nor inside of one that is.
+read and written, nor inside of one that is.  Folders missing above a folder are made, a file goes
+into a folder that is there: so does every ``save`` of the library (artifact).
 """
 
 import json

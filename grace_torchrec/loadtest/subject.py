@@ -79,7 +79,7 @@ def history_subject(
     dim: int = 128,
     size: str = "embedding_heavy",
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a DLRM over histories, planned and converted, and requests of users it has not seen.
 
@@ -90,7 +90,7 @@ def history_subject(
         dim: Embedding dimension.
         size: A key of ``models.dlrm.SIZES``.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
     torch.manual_seed(0)
     split = split_bags(trace)
@@ -109,7 +109,7 @@ def model_subject(
     served: nn.Module | None = None,
     rows: int = 1,
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a model with requests cut from its example batches.
 
@@ -120,7 +120,7 @@ def model_subject(
         served: The converted model; default: it is planned and converted here.
         rows: Rows of a request.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
 
     Raises:
         NotSupported: batches cannot be cut by rows, or the model has nothing to convert.
@@ -135,13 +135,13 @@ def model_subject(
     return Subject.of(name, stock, found, chosen)
 
 
-def converted(stock: nn.Module, batches: Sequence[Request], streams: int) -> nn.Module:
+def converted(stock: nn.Module, batches: Sequence[Request], streams: int | None) -> nn.Module:
     """Profile, plan and convert a model for this machine; rows keep their type.
 
     Args:
         stock: In eval mode.
         batches: What the profile is made from.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
     profile = api.profile(batches, stock)
     plan = api.plan(stock, profile, MemoryModel.named("cpu"))
