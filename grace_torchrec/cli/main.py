@@ -24,10 +24,11 @@ import click
 
 import grace_torchrec
 from grace_torchrec.errors import GraceError
+from grace_torchrec.interrupts import INTERRUPTED, was_interrupted
 
 PROGRAM = "grace-torchrec"
 WRONG_INPUT, FAULT = 2, 70
-INTERRUPTED, NOBODY_READS = 130, 141  # as a shell tells of SIGINT and SIGPIPE
+NOBODY_READS = 141  # as a shell tells of SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -224,18 +225,12 @@ def _run(args: Sequence[str] | None) -> int:
         return _fail(error.format_message())
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Raised) else None
-        if _was_interrupted(cause or error):
+        if was_interrupted(cause or error):
             return INTERRUPTED
         if shown.traceback:
             traceback.print_exception(cause or error)
         return _failed(cause or error)
     return result if isinstance(result, int) else 0
-
-
-def _was_interrupted(error: BaseException) -> bool:
-    """Tell whether Ctrl-C is what an error is about: compiled code hands it on as a SystemError."""
-    under = error.__cause__ or error.__context__
-    return isinstance(error, SystemError) and isinstance(under, KeyboardInterrupt)
 
 
 def _flushed(code: int) -> int:
