@@ -27,11 +27,11 @@ def run(main: Callable[[], object]) -> None:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Tell whether Ctrl-C is what an error is about: compiled code hands it on as a SystemError."""
-    under = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt) or (
-        isinstance(error, SystemError) and isinstance(under, KeyboardInterrupt)
-    )
+    """Tell whether Ctrl-C is what an error is about: compiled code hands it on, by SystemErrors."""
+    under: BaseException | None = error
+    while isinstance(under, SystemError):  # one for each function of numba that it went through
+        under = under.__cause__ or under.__context__
+    return isinstance(under, KeyboardInterrupt)
 
 
 @contextmanager

@@ -23,11 +23,14 @@ SCRIPT = """
 import os, pathlib, signal, sys, tempfile, time
 from grace_torchrec.interrupts import run
 
-def compiled():
+def compiled():  # each function of numba on the way hands it on so
     try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt as stop:
-        raise SystemError("returned a result with an exception set") from stop
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as stop:
+            raise SystemError("returned a result with an exception set") from stop
+    except SystemError as inner:
+        raise SystemError("returned a result with an exception set") from inner
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
