@@ -3,6 +3,7 @@
 Flow: text -> *Example*: a model in eval mode and batches of positional arguments.
 """
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from grace_torchrec.arguments import told
 from grace_torchrec.cli.function_argument import call_function, spelled
 from grace_torchrec.errors import GraceError
 from grace_torchrec.models.bundled import MODELS, Example, bundled
+from grace_torchrec.strict_files import kind_of
 
 RETURNED = "(model, example batches)"
 
@@ -33,6 +35,10 @@ def load_model(text: str, *, to_plan: bool = False) -> Example:
         )
     if text in MODELS:
         return bundled(text)
+    if ":" not in text and (kind := kind_of(Path(text))) is not None:
+        raise GraceError(
+            f"MODEL {text!r}: is a {kind} folder; give the function that makes the model, as my_models:make"
+        )
     if ":" not in text:
         others = "" if to_plan else f", or one of {', '.join(MODELS)}"
         raise GraceError(

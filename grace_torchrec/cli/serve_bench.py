@@ -115,6 +115,8 @@ def serve_bench(
         raise click.UsageError("--open and --rate go together.")
     if what is not None and trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
+    if code is not None and (what is None or not Path(what).is_dir()):
+        raise click.UsageError("--model is for a SERVED folder: give one, or a MODEL without it.")
     if trace is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
     if what is not None and ":" not in what and what not in MODELS and not Path(what).is_dir():

@@ -81,7 +81,7 @@ OURS: dict[str, Callable[[Path], object]] = {  # the writer of each kind
     "memory model": lambda place: save_memory(MemoryModel.named("a40"), place),
     "cost file": costs,
     "trace for Perfetto": drawn(lambda schedule: json.dumps(chrome_trace(schedule))),
-    "SVG drawing": drawn(gantt),
+    "drawing in SVG": drawn(gantt),
     "picture": picture,
     "file of names": lambda place: place.write_text("milk\nbread\n"),
 }
