@@ -11,8 +11,7 @@ from grace_torchrec.cli.options import progress_to_stderr
 from grace_torchrec.cli.places import SERVED, InPath, OutPath
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
-from grace_torchrec.serve.convert import STREAMS
-from grace_torchrec.serve.convert import convert as convert_model
+from grace_torchrec.schedule.schedule import Machine
 
 if TYPE_CHECKING:
     from grace_torchrec.serve.served import Served
@@ -30,7 +29,7 @@ Target = Literal["module", "torchscript"]
     help="Type of all rows (default: the plan's).",
 )
 @click.option(
-    "--streams", type=click.IntRange(min=1), help=f"Streams at most.  [default: {STREAMS}]"
+    "--streams", type=click.IntRange(min=1), help=f"Streams at most.  [default: {Machine.streams}]"
 )
 @click.option("--target", type=click.Choice(get_args(Target)), default="module", show_default=True)
 @click.option(
@@ -49,6 +48,8 @@ def convert(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Convert MODEL (package.module:function) by PLAN (a folder); load_served reads the result."""
+    from grace_torchrec.serve.convert import convert as convert_model
+
     if Path(model).is_dir() and not plan.is_dir():
         raise click.UsageError(
             f"MODEL {model!r} is a folder, PLAN {str(plan)!r} is none: swap them."

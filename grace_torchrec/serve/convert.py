@@ -36,7 +36,6 @@ from grace_torchrec.serve.slots import Slots
 from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 from grace_torchrec.serve.torchscript import scripted
 
-STREAMS = 4  # at most, where nobody says how many
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +88,7 @@ def convert(
         raise GraceError(
             f"convert: example must be a tuple of the model's arguments, got {type(example).__name__}"
         )
-    most_streams = STREAMS if streams is None else streams
+    most_streams = Machine.streams if streams is None else streams
     expect_model("convert", model)
     expect("convert", "plan", plan, Plan)
     expect_number("convert", "streams", most_streams, 1, whole=True)
