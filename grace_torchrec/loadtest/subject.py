@@ -82,7 +82,7 @@ def history_subject(
     dim: int = 128,
     size: str = "embedding_heavy",
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a DLRM over histories, planned and converted, and requests of users it has not seen.
 
@@ -93,7 +93,7 @@ def history_subject(
         dim: Embedding dimension.
         size: A key of ``models.dlrm.SIZES``.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
     torch.manual_seed(0)
     split = split_bags(trace)
@@ -112,7 +112,7 @@ def model_subject(
     served: nn.Module | None = None,
     rows: int = 1,
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a model with requests cut from its example batches.
 
@@ -123,7 +123,7 @@ def model_subject(
         served: The converted model; default: it is planned and converted here.
         rows: Rows of a request.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
 
     Raises:
         GraceError: arguments of a batch differ in rows.
@@ -139,13 +139,13 @@ def model_subject(
     return Subject.of(name, stock, found, chosen)
 
 
-def converted(stock: nn.Module, batches: Sequence[Request], streams: int) -> nn.Module:
+def converted(stock: nn.Module, batches: Sequence[Request], streams: int | None) -> nn.Module:
     """Profile, plan and convert a model for this machine; rows keep their type.
 
     Args:
         stock: In eval mode.
         batches: What the profile is made from.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
     profile = recorded(stock, batches)
     plan = api.plan(stock, profile, MemoryModel.named("cpu"))

@@ -101,7 +101,7 @@ class Plan:
         return sharding_plan(self.sharding, device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan folder whole or not at all.
+        """Write the plan folder whole or not at all; folders that are missing above it are made.
 
         Raises:
             GraceError: ``path`` is something else than a plan folder, or cannot be written.
