@@ -17,6 +17,7 @@ from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, place_tables
 from grace_sharding.table_reads import DoesNotFit, TableReads
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.choose import as_served
 from grace_torchrec.plans.make import check_profile_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
@@ -143,8 +144,7 @@ def _bags(recorded: TableProfile | None, spec: TableSpec) -> Trace:
     bags = recorded.trace if recorded is not None else None
     if bags is None or (spec.is_weighted and bags.weights_L is None):
         return Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
-    weights = bags.weights_L if spec.is_weighted else None
-    return Trace(bags.offsets_B1, bags.ids_L, spec.num_rows, weights)
+    return as_served(bags, spec)
 
 
 def _read(table: TablePlan, bags: Trace, ours: bool) -> _Read:
