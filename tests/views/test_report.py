@@ -20,6 +20,7 @@ from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.views.numbers import seconds_text
 from grace_torchrec.views.report import report_page, write_report
 from grace_torchrec.views.report_sums import CutCurve, ReadSums, budget_section, sums_section
+from grace_torchrec.views.report_what_if import what_if_section
 
 HOSTILE = 't_<script>alert("1")</script>&\'"'
 
@@ -105,6 +106,19 @@ def test_with_the_profile_rows_move_and_the_own_machine_is_marked(made, tmp_path
     assert all(len(row) == len(data["betas"]) for row in data["cells"])
     assert text.count('class="here"') == 1
     assert "the bags that the plan was made from" in text
+
+
+def test_without_the_profile_only_the_time_of_host_memory_follows_beta(made):
+    plan, _ = made
+    summary = summarise(plan)
+    hbm, host = summary.tiers
+    rooms = dict(reversed(list(summary.rooms.items())))  # memories in another order
+    for each in (summary, replace(summary, rooms=rooms)):
+        text = str(what_if_section(each, None))
+        data = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
+        assert {cell[0] for cell in data["cells"][0]} == {hbm.time_s}
+        assert host.time_s in [cell[1] for cell in data["cells"][0]]
+    assert hbm.time_s != host.time_s
 
 
 def test_bags_of_another_table_are_refused_and_nothing_is_written(made, tmp_path):
