@@ -41,6 +41,9 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
         f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown. Modelled from "
         "bandwidths alone: caches, launches and the cost of rewriting are not in these figures."
     )
+    if found.left_out:
+        missing = ", ".join(map(bytes_text, found.left_out))
+        told += f" Left out, for the rows do not fit the memories then: HBM of {missing}."
     sizes = [bytes_text(size) for size in found.hbm_bytes]
     betas = [f"{beta:.3g}" for beta in found.betas]
     cells: list[list[Seconds]] = [

@@ -65,6 +65,18 @@ def test_other_bags_are_said_to_be_other_bags(plan, grouped):
     assert not what_if(plan, later).seen
 
 
+def test_sizes_with_which_the_rows_do_not_fit_are_left_out(spec_of, two_memories, profile):
+    # Host memory holds two of three tables, so HBM has to take one.
+    specs, table = [spec_of("t_item"), spec_of("t_user"), spec_of("t_new")], 400 * 256
+    plan = make_plan(
+        specs, profile, two_memories(table + 300, 2 * table), PlanOptions(methods=("grace",))
+    )
+    found = what_if(plan, profile)
+    assert found.hbm_bytes[found.here[0]] == table + 300
+    assert found.left_out
+    assert max(found.left_out) < table <= min(found.hbm_bytes)
+
+
 def test_all_tables_stock_are_as_fast_as_stock_where_all_fits(profile, spec_of, two_memories):
     plan = make_plan([spec_of("t_user")], Profile({}), two_memories(0))
     assert plan.tables["sparse.ebc.t_user"].verdict == "leave stock"

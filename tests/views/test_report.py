@@ -14,6 +14,7 @@ from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.what_if import what_if
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.synthetic import generate
@@ -106,6 +107,13 @@ def test_with_the_profile_rows_move_and_the_own_machine_is_marked(made, tmp_path
     assert all(len(row) == len(data["betas"]) for row in data["cells"])
     assert text.count('class="here"') == 1
     assert "the bags that the plan was made from" in text
+
+
+def test_sizes_with_which_the_rows_do_not_fit_are_named(made):
+    found = what_if(*made)
+    assert "Left out" not in str(what_if_section(summarise(made[0]), found))
+    told = str(what_if_section(summarise(made[0]), replace(found, left_out=(0, 2048))))
+    assert "do not fit the memories then: HBM of 0 B, 2.0 KiB." in told
 
 
 def test_without_the_profile_only_the_time_of_host_memory_follows_beta(made):
