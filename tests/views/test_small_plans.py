@@ -17,6 +17,7 @@ from grace_torchrec.plans.diff import diff_plans
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
+from grace_torchrec.plans.sharding import Ranks, make_sharded_plan
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.plans.what_if import what_if
@@ -107,13 +108,17 @@ def fits(specs: list[TableSpec], memory: MemoryModel) -> bool:
     )
 
 
-def check(seed: int, folder, before: Plan) -> Plan:
+def check(seed: int, folder, before: Plan, ranks: int = 1) -> Plan:
     """Plan, save, load and show one small model; return its plan, the last one where there is none."""
     specs, profile, memory, options = some(seed)
     try:
-        plan = make_plan(specs, profile, memory, options)
+        if ranks == 1:
+            plan = make_plan(specs, profile, memory, options)
+        else:
+            many = Ranks(ranks, batch_size=4)
+            plan = make_sharded_plan(specs, profile, memory, options, many)
     except NoPlan:
-        assert not fits(specs, memory)
+        assert ranks > 1 or not fits(specs, memory)
         return before
     plan.save(folder / "plan")
     loaded = Plan.load(folder / "plan")
@@ -147,4 +152,4 @@ def test_host_memory_that_holds_the_rows_as_planned_may_hold_them_in_no_other_wa
 def test_every_small_plan_is_saved_shown_and_compared(tmp_path):
     last = nothing()
     for seed in range(400):
-        last = check(seed, tmp_path, last)
+        last = check(seed, tmp_path, last, ranks=1 if seed % 8 else 2)
