@@ -9,6 +9,7 @@ import click
 import torch
 
 import grace_torchrec as grace
+from grace_torchrec.cli.function_argument import spelled
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.cli.options import Number, progress_to_stderr
 from grace_torchrec.cli.places import PICTURE, InPath, OutPath
@@ -114,12 +115,12 @@ def serve_bench(
         raise click.UsageError("--open and --rate go together.")
     if what is not None and trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
+    if code is not None and (what is None or not Path(what).is_dir()):
+        raise click.UsageError("--model is for a SERVED folder: give one, or a MODEL without it.")
     if trace is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
     if what is not None and ":" not in what and what not in MODELS and not Path(what).is_dir():
-        raise click.UsageError(
-            f"{what!r}: no such folder, and is not package.module:function: give a SERVED or a MODEL."
-        )
+        raise click.UsageError(f"{what!r}: no such SERVED folder; as a MODEL, {spelled(what)}.")
     if figure is not None:
         check_figure(figure)
     torch.set_num_threads(threads)
