@@ -52,7 +52,10 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
     default="",
     help="Entrants, by commas; default: all but ours_workers, shared_streams.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=6, show_default=True,
+    help="Six and more give intervals.",
+)  # fmt: skip
 @click.option(
     "--requests", type=click.IntRange(min=20), default=1000, show_default=True,
     help="Of each entrant, client count and round.",

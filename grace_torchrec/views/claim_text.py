@@ -59,5 +59,5 @@ def host_lines(summary: PlanSummary) -> list[str]:
     return [
         f"{bytes_text(host.bytes or 0)} are in host memory though HBM has room: both memories are "
         f"read at the same time, so HBM is done earlier (modelled {seconds_text(summary.time_s or 0.0)}, "
-        f"all in HBM {seconds_text(alone_s)}); a machine with host_bytes=0 keeps all in HBM"
+        f"all in HBM {seconds_text(alone_s)}); a machine with host_bytes=0 (--host-bytes 0) keeps all in HBM"
     ]
