@@ -23,7 +23,7 @@ from grace_torchrec.doctor.known_good import (
 
 Findings = Iterator[Finding]
 PYTHON = ">=3.10"
-NUMBA = ">=0.61"
+NUMBA = ">=0.62"
 TORCHMETRICS = "==1.0.3"
 
 
