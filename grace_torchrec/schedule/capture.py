@@ -14,7 +14,8 @@ from torch.fx.passes.split_module import split_module
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.stream_pass import schedule_
-from grace_torchrec.schedule.tracing import find_aliases, op_graph, trace
+from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.tracing import op_graph, trace
 
 DENSE = "submod_1"
 
@@ -32,7 +33,7 @@ def split_dense(model: nn.Module, example: tuple[Any, ...]) -> fx.GraphModule:
         NotSupported: it cannot be traced, has no embeddings, or nothing but them.
     """
     gm = trace(model)
-    graph = op_graph(gm, aliases=find_aliases(gm, example))
+    graph = op_graph(gm, touched=touched(gm, cloned(example)))
     first = _sparse_nodes(gm, graph)
     rest = [node for op in graph.ops for node in op.nodes if node not in first]
     if not rest or all(op.kind != "embedding" for op in graph.ops):
