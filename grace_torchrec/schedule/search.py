@@ -33,8 +33,7 @@ from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts
 STARTS, STEPS = 32, 64
 SPREAD, STEP_SPREAD = 0.3, 0.08
 DEAR_WAIT = 0.002  # a wait's price, as a share of the bound, where few waits are wanted
-CALM_EVENTS, CALM_SWITCHES = 0.25, 0.15  # per operator: up to here they cost next to nothing
-WORTH_A_CALM_HOST = 0.005  # makespan given for fewer events, waits and switches
+WORTH_A_CALM_HOST = 0.01  # makespan given for fewer events, waits and switches
 
 
 def make_schedule(
@@ -94,17 +93,18 @@ def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
     """Return, of the schedules about as short as the shortest, the one that costs the host least."""
 
     def strained_us(schedule: Schedule) -> float:
-        """Return the makespan, longer by its shares of events, switches and bytes that are too many."""
-        ops = len(schedule.graph.ops)
-        events = max(schedule.num_events / ops - CALM_EVENTS, 0.0)
-        switches = max(schedule.num_switches / ops - CALM_SWITCHES, 0.0)
-        memory = held.over_budget(schedule.order_n)
-        return schedule.makespan_us * (1 + events + switches + memory)
+        """Return the makespan, longer by the share of bytes that are too many."""
+        return schedule.makespan_us * (1 + held.over_budget(schedule.order_n))
 
     strained = [strained_us(schedule) for schedule in found]
     enough = min(strained) * (1 + WORTH_A_CALM_HOST)
     short = [s for s, us in zip(found, strained, strict=True) if us <= enough]
-    return min(short, key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us))
+    one_stream_us = sum(found[0].times_us)
+    gaining = [schedule for schedule in short if schedule.makespan_us < one_stream_us]
+    return min(
+        gaining or short,
+        key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us),
+    )
 
 
 def list_schedule(graph: OpGraph, stats: OpStats, machine: Machine, policy: str) -> float:

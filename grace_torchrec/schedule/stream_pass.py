@@ -131,7 +131,7 @@ def schedule_(
         return Scheduled(model, False, reason, one, stats=costs, code=code)
     schedule = make_schedule(graph, costs, machine, pins=resource_pins(graph, costs, streams))
     if schedule.num_streams == 1 or schedule.makespan_us >= sum(schedule.times_us):
-        reason = "no schedule is shorter than one stream"
+        reason = "no schedule is shorter than one stream within the limit on bytes held"
         one = single_stream(graph, costs, machine, reason)
         return Scheduled(model, False, reason, one, stats=costs, code=code)
     into = model if isinstance(model, fx.GraphModule) else None
