@@ -86,18 +86,23 @@ def make_schedule(
                 found.append(problem.finished(fewer))
     if machine.capacity:
         return found[0]
-    return alike_together(_calmest(found, problem.held), problem.held)
+    own_us = problem.makespan(priority("topological", graph, stats))
+    return alike_together(_calmest(found, problem.held, own_us), problem.held)
 
 
-def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
-    """Return, of the schedules about as short as the shortest, the one that costs the host least."""
+def _calmest(found: Sequence[Schedule], held: HeldBytes, own_us: float) -> Schedule:
+    """Return, of the schedules about as short as the shortest, the one that costs the host least.
+
+    None is longer than ``own_us``, the list schedule of the model's own order, if one is as short.
+    """
 
     def strained_us(schedule: Schedule) -> float:
         """Return the makespan, longer by the share of bytes that are too many."""
         return schedule.makespan_us * (1 + held.over_budget(schedule.order_n))
 
     strained = [strained_us(schedule) for schedule in found]
-    enough = min(strained) * (1 + WORTH_A_CALM_HOST)
+    least = min(strained)
+    enough = max(least, min(least * (1 + WORTH_A_CALM_HOST), own_us)) + 1e-9
     short = [s for s, us in zip(found, strained, strict=True) if us <= enough]
     one_stream_us = sum(found[0].times_us)
     gaining = [schedule for schedule in short if schedule.makespan_us < one_stream_us]
