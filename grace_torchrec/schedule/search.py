@@ -17,6 +17,7 @@ import numpy.typing as npt
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _list_core
 from grace_torchrec.schedule.alike import alike_together
+from grace_torchrec.schedule.csr import csr
 from grace_torchrec.schedule.held_bytes import HeldBytes, held_bytes
 from grace_torchrec.schedule.issue_order import fewest_waits, with_few_switches
 from grace_torchrec.schedule.op_graph import OpGraph
@@ -251,16 +252,15 @@ class _Problem:
 
     def _csr(self, group_n: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], ...]:
         """Return needs and users of the groups in CSR form."""
-        pairs = sorted(
-            {
-                (int(group_n[place]), int(group_n[need]))
-                for place, op in enumerate(self.graph.ops)
-                for need in op.needs
-                if group_n[need] != group_n[place]
-            }
-        )
         groups = int(group_n.max()) + 1
-        return *_csr(pairs, groups), *_csr(sorted((b, a) for a, b in pairs), groups)
+        needs: list[set[int]] = [set() for _ in range(groups)]
+        users: list[set[int]] = [set() for _ in range(groups)]
+        for place, op in enumerate(self.graph.ops):
+            for need in op.needs:
+                if group_n[need] != group_n[place]:
+                    needs[group_n[place]].add(int(group_n[need]))
+                    users[group_n[need]].add(int(group_n[place]))
+        return *csr([sorted(row) for row in needs]), *csr([sorted(row) for row in users])
 
     def finished(self, found: _Found) -> Schedule:
         """Name the streams so that the last operator is on stream 0; add waits, order, times."""
@@ -281,12 +281,3 @@ class _Problem:
         return Schedule(
             graph, machine, tuple(stream_n), tuple(order), waits, tuple(begin), tuple(times)
         )
-
-
-def _csr(
-    pairs: Sequence[tuple[int, int]], rows: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return sorted (row, value) pairs in CSR form."""
-    counts = np.bincount(np.array([row for row, _ in pairs], np.int64), minlength=rows)
-    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return pointers, np.array([value for _, value in pairs], np.int64)
