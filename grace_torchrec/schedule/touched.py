@@ -83,7 +83,7 @@ def touched(gm: fx.GraphModule, example: tuple[Any, ...]) -> dict[str, Touched]:
         example: Positional arguments of one batch; an in-place model changes them.
     """
     run = _Run(gm)
-    with torch.no_grad():  # inference tensors would have no version
+    with torch.inference_mode(False), torch.no_grad():  # inference tensors have no version
         run.run(*example)
     return run.found
 
@@ -94,8 +94,12 @@ def cloned(example: tuple[Any, ...]) -> tuple[Any, ...]:
     Args:
         example: Positional arguments; what is one tensor in it stays one.
     """
-    with torch.no_grad():
-        return copy.deepcopy(example)
+    with torch.inference_mode(False), torch.no_grad():
+        try:
+            return copy.deepcopy(example)
+        except RuntimeError:  # a tensor that was computed with gradients cannot be copied as it is
+            plain = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, example)
+            return copy.deepcopy(plain)
 
 
 def assumed(gm: fx.GraphModule) -> dict[str, Touched]:

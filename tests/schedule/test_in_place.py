@@ -16,6 +16,7 @@ from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import carried_out, requires, schedule_
+from grace_torchrec.schedule.touched import cloned
 
 WIDTH = 4
 
@@ -271,6 +272,21 @@ def forgetful(op, graph, writers):
         return op
     needs = tuple(need for need in op.needs if not graph.ops[need].name.startswith("arms"))
     return replace(op, needs=needs, in_place_of=-1)
+
+
+def test_writes_are_seen_in_inference_mode_too():
+    model = made(InputByPosition)
+    with torch.inference_mode():
+        _, graph = requires(model, (torch.rand(3, WIDTH),), {}, {})
+    relu = next(op for op in graph.ops if op.name == "relu")
+    assert {graph.ops[need].name for need in relu.needs} >= {f"arms_{arm}" for arm in range(5)}
+
+
+def test_an_example_that_has_gradients_is_copied():
+    x = torch.ones(2, requires_grad=True) * 2
+    same, again = cloned((x, x))
+    assert torch.equal(same, x)
+    assert same.data_ptr() == again.data_ptr() != x.data_ptr()
 
 
 @torch.no_grad()
