@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from delayed_streams import DelayedStreams
 from torch import nn
 from torch.nn import functional
+from worker_program import WorkerProgram
 
 from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.lower import lower
@@ -272,6 +274,20 @@ def forgetful(op, graph, writers):
         return op
     needs = tuple(need for need in op.needs if not graph.ops[need].name.startswith("arms"))
     return replace(op, needs=needs, in_place_of=-1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [InputByPosition, ViewOfTwo, Out])
+def test_streams_that_really_run_beside_each_other_keep_the_order(kind):
+    model, batch = made(kind), torch.randn(3, WIDTH)
+    _, graph = requires(model, (batch,), {}, {})
+    arms = [op.name for op in graph.ops if op.name.startswith("arms")]
+    result = schedule_(model, (batch,), 3, stats=even_costs(graph, arms), wait_us=0.1)
+    program = WorkerProgram(result.module)
+    wanted = model(batch.clone())
+    for slow in range(3):
+        with DelayedStreams(result.schedule.num_streams, 300, slow, slow) as workers:
+            assert all(map(torch.equal, program.run(workers, batch.clone()), wanted))
 
 
 def test_writes_are_seen_in_inference_mode_too():
