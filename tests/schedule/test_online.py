@@ -153,7 +153,7 @@ def test_the_simulator_chooses_as_the_policies_in_plain_python(name):
     model = _model(Workload(costs.graph, costs.stats), POLICIES[name], calibration)
     rules = _rules(POLICIES[name], calibration, 1)
     choose = recos(calibration.threshold) if name == "RecOS" else CHOICES[name]
-    for _ in range(300):
+    for _ in range(100):
         state = _state(model, rules, slots=3, total=1, arrivals=1)
         monitor = WorkloadMonitor(rules.streams, rules.processors)
         for stream in range(rules.streams):
