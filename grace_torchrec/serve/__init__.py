@@ -4,7 +4,7 @@ Flow: model + Plan -> *Served* -> an engine, deltas, refreshes, files.
 
 Read in this order:
 
-- making one: convert, copies, same_values;
+- making one: convert, copies;
 - its tables: table_batch_collection, inner_tables, table_pieces, row_types, parts and direct_rows (who
   reads them), sharding, cache_stats;
 - the value: served, slots (two copies of its rows);
