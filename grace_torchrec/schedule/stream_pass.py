@@ -122,7 +122,7 @@ def schedule_(
         gm, graph = requires(model, example, reads or {}, writes or {}, leaves)
     except NotSupported as error:
         return Scheduled(model, False, str(error))
-    costs = stats or _profile(gm, graph, cloned(example))
+    costs = stats or _profile(gm, graph, example)
     costs.check(graph)
     code = code_hash(gm)
     reason = why_single_stream(graph, streams)

@@ -14,7 +14,9 @@ from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.observed import observed_races
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.profiling import profile_cpu
 from grace_torchrec.schedule.resources import resource_pins
+from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import carried_out, requires, schedule_
@@ -303,6 +305,19 @@ def test_an_example_that_has_gradients_is_copied():
     same, again = cloned((x, x))
     assert torch.equal(same, x)
     assert same.data_ptr() == again.data_ptr() != x.data_ptr()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cost", [profile_cpu, roofline, schedule_])
+def test_the_batch_of_the_caller_stays_as_it_was(cost):
+    given = torch.randn(3, WIDTH)
+    before = given.clone()
+    model = made(InputByPosition)
+    if cost is schedule_:
+        cost(model, (given,))
+    else:
+        cost(*requires(model, (given,), {}, {}), (given,))
+    assert torch.equal(given, before)
 
 
 @torch.no_grad()
