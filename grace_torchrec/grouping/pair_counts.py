@@ -25,7 +25,7 @@ BYTES_PER_ITEM = 24  # two row pointers, a counter, its mark
 
 
 class TooManyPairs(GraceError):
-    """The counts could pass the memory limit: count fewer bags."""
+    """The counts could pass the memory limit: count fewer bags, or of fewer items."""
 
 
 @dataclass(frozen=True, eq=False)

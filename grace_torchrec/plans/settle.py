@@ -63,7 +63,7 @@ def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -
     rows = sum(
         (spec.num_rows + choice.held_sums.num_sums) * spec.row_bytes for spec, choice in pairs
     )
-    metadata = sum(choice.held_sums.metadata_bytes for _, choice in pairs)
+    metadata = sum(choice.held_sums.metadata_bytes_of(spec.num_rows) for spec, choice in pairs)
     return memory.hbm is not None and 0 < memory.hbm.num_bytes < rows + metadata
 
 
