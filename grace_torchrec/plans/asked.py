@@ -70,10 +70,11 @@ class Asked:
     def _places(self, ids_L: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """Return the numbers of asked ids."""
         if self.num_rows > ids_L.size:
-            return np.searchsorted(self.item_A, ids_L)
+            return np.searchsorted(self.item_A, ids_L).astype(np.int64, copy=False)
         place_N = np.zeros(self.num_rows, np.int64)  # no longer than the ids: faster than searching
         place_N[self.item_A] = np.arange(self.item_A.size)
-        return place_N[ids_L]
+        places_L: npt.NDArray[np.int64] = place_N[ids_L]
+        return places_L
 
     def _code(self, code: Code) -> Code:
         """Return what finds the same sums from the ids of the table."""
