@@ -63,13 +63,9 @@ class Trace:
             )
         set_(self, "num_items", num_items)
         if self.weights_L is not None:
-            weights = np.asarray(self.weights_L, dtype=np.float32)
+            weights = finite_weights(self.weights_L, "trace")
             _same_length("weights", weights, self.num_ids, "ids")
-            if not np.isfinite(weights).all():
-                raise GraceError(
-                    f"trace: weight {int(np.argmin(np.isfinite(weights)))} is not finite"
-                )
-            set_(self, "weights_L", np.ascontiguousarray(weights))
+            set_(self, "weights_L", weights)
         if self.time_B is not None:
             time = np.asarray(self.time_B)
             _same_length("time", time, self.num_bags, "bags")
@@ -144,6 +140,27 @@ class Trace:
             None if self.split_L is None else self.split_L[source],
             self.note,
         )
+
+
+def finite_weights(weights_L: npt.ArrayLike, where: str) -> npt.NDArray[np.float32]:
+    """Return weights as float32.
+
+    Args:
+        weights_L: Numbers.
+        where: What they belong to, for the message.
+
+    Raises:
+        GraceError: one is not finite, or is not as float32.
+
+    >>> finite_weights([0.5, 2], "trace").dtype
+    dtype('float32')
+    """
+    with np.errstate(over="ignore"):
+        weights = np.ascontiguousarray(weights_L, dtype=np.float32)
+    if not np.isfinite(weights).all():
+        at = int(np.argmin(np.isfinite(weights)))
+        raise GraceError(f"{where}: weight {at} is not finite as float32")
+    return weights
 
 
 def _is_integer(item: object) -> bool:
