@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
+from grace_torchrec.sums.covering import check_covers
 
 MAX_CLUSTER = 8
 
@@ -155,8 +156,10 @@ def check_clusters(
     """Return the sizes of disjoint clusters of 2..8 items.
 
     Raises:
-        GraceError: a cluster has another size, an id is outside the table, or an item is in two.
+        GraceError: the offsets do not cover the members, a cluster has another size, an id is
+            outside the table, or an item is in two.
     """
+    check_covers("cluster_offsets", cluster_offsets_C1, "members", members_M.size)
     sizes = np.diff(cluster_offsets_C1)
     if sizes.size and (sizes.min() < 2 or sizes.max() > MAX_CLUSTER):
         raise GraceError(

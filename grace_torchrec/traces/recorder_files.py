@@ -6,6 +6,7 @@ in the document how many bags were seen; times of bags are not written.
 Shapes: B bags, L ids, A items that bags ask for.
 """
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -84,18 +85,14 @@ def supported(trace: Trace, min_support: int) -> tuple[Trace, npt.NDArray[np.int
     kept_L = support_A[number_L] >= min_support
     if kept_L.all():
         return trace, np.arange(trace.num_bags)
-    lengths = np.bincount(bag_L[kept_L], minlength=trace.num_bags)
-    alive = np.flatnonzero(lengths)
+    kept = trace.keep(kept_L)
+    alive = kept.filled()
     rare = int((support_A < min_support).sum())
-    left = Trace(
-        np.concatenate([[0], np.cumsum(lengths[alive])]),
-        trace.ids_L[kept_L],
-        trace.num_items,
-        None if trace.weights_L is None else trace.weights_L[kept_L],
-        note=f"{int((~kept_L).sum())} of {trace.num_ids} ids, of {rare} items in fewer than "
-        f"{min_support} sampled bags, were left out",
+    note = (
+        f"{trace.num_ids - kept.num_ids} of {trace.num_ids} ids, of {rare} items in fewer than "
+        f"{min_support} sampled bags, were left out"
     )
-    return left, alive
+    return dataclasses.replace(kept.take(alive), note=note), alive
 
 
 def save_held(

@@ -141,6 +141,27 @@ class Trace:
             self.note,
         )
 
+    def keep(self, kept_L: npt.NDArray[np.bool_]) -> "Trace":
+        """Return the same bags, some of them empty now, with the kept ids and what belongs to them.
+
+        >>> Trace.from_bags([[5, 6], [6], [5]]).keep(np.array([1, 0, 0, 1], bool)).offsets_B1.tolist()
+        [0, 1, 1, 2]
+        """
+        before_L1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept_L)])
+        return Trace(
+            before_L1[self.offsets_B1],
+            self.ids_L[kept_L],
+            self.num_items,
+            None if self.weights_L is None else self.weights_L[kept_L],
+            self.time_B,
+            None if self.split_L is None else self.split_L[kept_L],
+            self.note,
+        )
+
+    def filled(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the bags that hold an id."""
+        return np.flatnonzero(np.diff(self.offsets_B1))
+
 
 def finite_weights(weights_L: npt.ArrayLike, where: str) -> npt.NDArray[np.float32]:
     """Return weights as float32.
