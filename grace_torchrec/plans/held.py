@@ -16,6 +16,7 @@ import numpy.typing as npt
 from grace_kernels.packed_codes import ITEMS_A_WORD
 from grace_kernels.subset_tables import pack_subsets
 from grace_sharding.placement import Placement
+from grace_torchrec.sums.arrays import SET_ARRAYS
 from grace_torchrec.sums.clusters import ClusterCode
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from grace_torchrec.plans.table_plan import TablePlan
 
 Int64s = npt.NDArray[np.int64]
-SET_ARRAYS = ("home_indptr", "set_row", "others_indptr", "others")  # fields of SetCode in order
 INDPTR_BYTES = 8
 WORD_BYTES = 8  # of grace_kernels.packed_codes
 
