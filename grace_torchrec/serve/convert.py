@@ -23,13 +23,13 @@ from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
 from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
-from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
 from grace_torchrec.serve.sharding import Spread, check_spread, devices_told, shard_
 from grace_torchrec.serve.slots import Slots
