@@ -23,13 +23,14 @@ from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
-from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
 from grace_torchrec.serve.sharding import Spread, check_spread, devices_told, shard_
 from grace_torchrec.serve.slots import Slots
@@ -44,7 +45,7 @@ def convert(
     plan: Plan,
     *,
     example: tuple[Any, ...],
-    streams: int = 4,
+    streams: int | None = None,
     target: Target = "module",
     row_dtype: str | None = None,
     sharding: Spread | None = None,
@@ -58,7 +59,8 @@ def convert(
         model: Stock, or swapped by ``accelerate_``; its rows are the float master.
         plan: Made for the tables of this model.
         example: One batch: the model's positional arguments.
-        streams: Streams at most for the operators of one query (target ``module``).
+        streams: Streams at most for the operators of one query (target ``module``); default: 4.  Who
+            asks for several and gets one, as the model cannot be traced, is warned.
         target: ``module`` (scheduled, takes deltas) or ``torchscript`` (stock operators only; takes
             the batches that ``script_batch`` makes).
         row_dtype: ``table``, ``fp32``, ``fp16``, ``int8`` or ``int4``; default: the plan's option.
@@ -87,9 +89,10 @@ def convert(
         raise GraceError(
             f"convert: example must be a tuple of the model's arguments, got {type(example).__name__}"
         )
+    most_streams = Machine.streams if streams is None else streams
     expect_model("convert", model)
     expect("convert", "plan", plan, Plan)
-    expect_number("convert", "streams", streams, 1, whole=True)
+    expect_number("convert", "streams", most_streams, 1, whole=True)
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
     types = row_types(plan, row_dtype)
@@ -98,7 +101,7 @@ def convert(
         sharding = sharding.as_planned(plan.memory.uvm)
     scripting = target == "torchscript"
     conversion = Conversion(
-        target, types, streams, 1 if scripting else slots, plan.options.bad_ids, strict
+        target, types, most_streams, 1 if scripting else slots, plan.options.bad_ids, strict
     )
     # Shards have memory of their own: what they are made from needs none.
     device = "cpu" if sharding is None else "meta"
@@ -121,6 +124,11 @@ def convert(
         served = Served(model_slot, plan, conversion, None, None, refused)
     else:
         served = assemble(eager, collections, plan, conversion, example, masters, refused)
+        found = served.scheduled
+        if streams is not None and streams > 1 and found is not None and found.schedule is None:
+            _log.warning(
+                "convert: %d streams were asked for, it serves on one: %s", streams, found.reason
+            )
     served.build_s = time.perf_counter() - begin
     return served
 
@@ -213,7 +221,7 @@ def schedule(
         whole = all(collection.is_whole for collection in collections.values())
         with torch.no_grad(), nullcontext() if whole else devices_told():
             # Collections note the order of their features now, shards their devices.
-            wanted = eager(*example)
+            wanted = eager(*cloned(example))
     except Exception as error:  # whatever the model's own code raises
         told = str(error) if isinstance(error, GraceError) else f"{type(error).__name__}: {error}"
         raise GraceError(f"convert: the model refuses the example: {told}") from error
@@ -222,8 +230,6 @@ def schedule(
         if stats is None:
             _check_trace(traced, wanted, example)
     except NotSupported as error:
-        if streams > 1:
-            _log.warning("convert: %d streams were asked for, it serves on one: %s", streams, error)
         return Scheduled(eager, False, str(error))
     if stats is not None and kept is not None:
         return schedule_again(traced, example, Machine(streams), stats, kept)
@@ -266,7 +272,7 @@ def _check_trace(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) 
         NotSupported: it does: the model's code depends on data.
     """
     with torch.no_grad():
-        found = traced(*example)
+        found = traced(*cloned(example))
     if not same_values(wanted, found):
         raise NotSupported(
             f"{type(traced).__name__}: its trace computes other values on the example (code "
