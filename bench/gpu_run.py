@@ -34,6 +34,8 @@ class Sizes:
     input_sets: int
 
 
+DONE, SAID_NO, NOT_ALL_RUN = 0, 1, 3  # exit codes; 2 is a wrong call
+
 FULL = Sizes("cuda", 200_000, 3_000_000, 16_384, 512, 4 << 30, 1 << 30, 25, 4)
 DRY = Sizes("cpu", 32, 60, 1, 1, 1 << 15, 1 << 14, 0, 1)
 
@@ -78,23 +80,31 @@ def started(parser: argparse.ArgumentParser, options: argparse.Namespace, folder
     return Run(DRY if options.dry_run else FULL, options.budget, options.out or Path(folder))
 
 
-def run_stages(run: Run, stages: Iterable[tuple[Callable[[Run], None], float]]) -> bool:
-    """Run the stages that fit; return whether every check said yes and no stage broke.
+def run_stages(run: Run, stages: Iterable[tuple[Callable[[Run], None], float]]) -> int:
+    """Run the stages that fit.
 
     Args:
         run: Receives the results.
         stages: Each with the least seconds that it needs.
+
+    Returns:
+        The exit code: 1 if a check said no or a stage broke; else 3 if a stage was left out for
+        time, for then its checks said nothing; else 0.
     """
+    unrun = 0
     for stage, needs_s in stages:
         name = getattr(stage, "__name__", str(stage))
         if run.left_s() < needs_s:
-            run.say("left_out", what=f"{name}: {run.left_s():.0f} s left")
+            unrun += 1
+            run.say("left_out", what=f"{name}: {run.left_s():.0f} s left, {needs_s:.0f} s needed")
             continue
         try:
             stage(run)
         except Exception as error:  # the lease is short: the other stages must still run
             run.say("broken", what=name, error=f"{type(error).__name__}: {error}"[:500])
-    return all(line.get("ok", True) and line["stage"] != "broken" for line in run.lines)
+    if not all(line.get("ok", True) and line["stage"] != "broken" for line in run.lines):
+        return SAID_NO
+    return NOT_ALL_RUN if unrun else DONE
 
 
 def median_us(sizes: Sizes, entrants: Mapping[Key, Callable[[int], Any]]) -> dict[Key, float]:

@@ -2,7 +2,8 @@
 
 Flow: GroupedBags + a table -> *make_entrants* -> the lookup case.  Every entrant is a function of
 the number of a batch; all but the rewriting ones return pooled float32 ``[B, D]``.
-``forward`` is what a user of ``grace_torchrec.plan`` gets: the swapped module where the plan's
+``fused`` is our op alone, as ``embedding_bag`` and fbgemm's table batches are; ``in_line`` is the module around
+it, as ``stock_ebc`` is one: a KeyedJaggedTensor in, a KeyedTensor out.  ``forward`` is what a user of ``grace_torchrec.plan`` gets: the swapped module where the plan's
 model says that rewriting in line pays, the stock collection where it says no.
 Shapes: N rows, D dimension, B bags of a batch, L ids.
 """
@@ -99,9 +100,11 @@ def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entra
         ),
         "stock_ebc": lambda k: table.stock(kjts[k]).values(),
         "tbe": _table_batch(weight, bags),
+        "tbe_inference": _inference_batch(weight, bags),
         "plain_gather": _fused(plain, bags.batches),
         "fused": _fused(with_sums, bags.batches),
         "fused_ordered": _fused(with_sums, ordered),
+        "in_line": lambda k: table.ours(kjts[k]).values(),
         "ahead": lambda k: table.ahead(rewritten[k]).values(),
         "forward": lambda k: served(kjts[k]).values(),
     }
@@ -158,19 +161,10 @@ def make_pooling(bags: GroupedBags, table: Table) -> Entrant:
 def make_int8(bags: GroupedBags, table: Table) -> dict[str, Entrant]:
     """Return fbgemm's int8 table batch, and our gather over the same rows and int8 sums, ahead."""
     from fbgemm_gpu.split_embedding_configs import SparseType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
-        IntNBitTableBatchedEmbeddingBagsCodegen,
-    )
 
     weight, stored = table.ours.weight(0).detach(), table.ours.stored(0, "host").detach()
     num_rows, dim = weight.shape
-    stock = IntNBitTableBatchedEmbeddingBagsCodegen(
-        [("t", num_rows, dim, SparseType.INT8, EmbeddingLocation.HOST)],
-        device="cpu",
-        output_dtype=SparseType.FP32,
-    )
-    stock.initialize_weights()
+    stock = _host_batch(num_rows, dim, SparseType.INT8)
     held = stock.weights_host[: num_rows * (dim + 4)].view(num_rows, dim + 4)
     held.copy_(int8_rows(weight))
     sums = int8_rows(stored)
@@ -241,7 +235,7 @@ def _fused(table: TableRows, batches: list[tuple[Tensor, Tensor]]) -> Entrant:
 
 
 def _table_batch(weight: Tensor, bags: GroupedBags) -> Entrant:
-    """Return fbgemm's table batch on the CPU, float32."""
+    """Return fbgemm's table batch for training on the CPU, float32."""
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
         ComputeDevice,
@@ -253,3 +247,32 @@ def _table_batch(weight: Tensor, bags: GroupedBags) -> Entrant:
     )
     tables.split_embedding_weights()[0].copy_(weight)
     return lambda k: tables(*bags.batches[k])
+
+
+def _inference_batch(weight: Tensor, bags: GroupedBags) -> Entrant:
+    """Return fbgemm's table batch for inference on the CPU, float32."""
+    from fbgemm_gpu.split_embedding_configs import SparseType
+
+    num_rows, dim = weight.shape
+    tables = _host_batch(num_rows, dim, SparseType.FP32)
+    held = tables.split_embedding_weights(split_scale_shifts=False)[0][0]
+    held.view(torch.float32).copy_(weight)
+    ints = [(ids.int(), offsets.int()) for ids, offsets in bags.batches]
+    return lambda k: tables(*ints[k])
+
+
+def _host_batch(num_rows: int, dim: int, kind: Any) -> Any:
+    """Return a table batch for inference of one table in host memory, its rows not filled in."""
+    from fbgemm_gpu.split_embedding_configs import SparseType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+        IntNBitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    tables = IntNBitTableBatchedEmbeddingBagsCodegen(
+        [("t", num_rows, dim, kind, EmbeddingLocation.HOST)],
+        device="cpu",
+        output_dtype=SparseType.FP32,
+    )
+    tables.initialize_weights()
+    return tables

@@ -120,6 +120,6 @@ def _forward(run: dict[str, Any]) -> float:
 def _line(cell: Cell, runs: list[dict[str, Any]]) -> str:
     """Return one line for people: the mode, and stock over ours of each way."""
     ratios = runs[0]["ratios"]
-    parts = [f"{name} {ratios[name]['stock_ebc']['median']:.2f}" for name in ("fused", "ahead")]
+    parts = [f"{name} {ratios[name]['stock_ebc']['median']:.2f}" for name in ("in_line", "ahead")]
     tried = " ".join(f"{_forward(run):.2f}" for run in runs)
     return f"{cell}: {runs[0]['mode']}, forward {tried}; {', '.join(parts)}"

@@ -84,13 +84,19 @@ def end_to_end(
         raise GraceError(f"end_to_end: outputs differ by {error}; not timed")
     times = _times(_entrants(stock, ours, batches), len(batches), rounds)
     stock_parts = _parts(times["stock_model"], times["stock_collection"], None)
+    our_parts = _parts(times["our_model"], times["our_collection"], times["rewrite"])
     return {
         **result,
         "cut": _cut(ours, batches),
         "lookup_share": stock_parts["lookup_ms"]
         / (stock_parts["lookup_ms"] + stock_parts["dense_ms"]),
+        "lookup_share_spread": _ends(_by_round(times["stock_collection"] / times["stock_model"])),
         "stock": stock_parts,
-        "ours": _parts(times["our_model"], times["our_collection"], times["rewrite"]),
+        "ours": our_parts,
+        "rewrite_over_lookup": our_parts["rewrite_ms"] / our_parts["lookup_ms"],
+        "rewrite_over_lookup_spread": _ends(
+            _by_round(times["rewrite"]) / _by_round(times["our_collection"] - times["rewrite"])
+        ),
         "model_ratio": _ratio(times["stock_model"], times["our_model"]),
         "collection_ratio": _ratio(times["stock_collection"], times["our_collection"]),
         "max_abs_error": error,
@@ -170,6 +176,18 @@ def _ratio(stock: npt.NDArray[np.float64], ours: npt.NDArray[np.float64]) -> dic
     ratios = stock.sum(1) / ours.sum(1)
     q20, median, q80 = np.quantile(ratios, (0.2, 0.5, 0.8))
     return {"median": float(median), "q20": float(q20), "q80": float(q80)}
+
+
+def _by_round(times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the median over the batches of each round."""
+    medians: npt.NDArray[np.float64] = np.median(times, axis=1)
+    return medians
+
+
+def _ends(rounds: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return q20 and q80 of rounds."""
+    q20, q80 = np.quantile(rounds, (0.2, 0.8))
+    return {"q20": float(q20), "q80": float(q80)}
 
 
 def _cut(ours: nn.Module, batches: list[Batch]) -> float:

@@ -2,6 +2,9 @@
 
 Flow: trace -> train bags -> every method in a process of its own, the methods in turn, several
 rounds.  A process compiles first, on a small trace; its memory is what the fit adds at its peak.
+``grace`` and ``grace_floor`` are one fit at their default settings; ``grace_chosen`` and
+``grace_floor_chosen`` are what the published cuts are of: the size limit or the floor chosen on
+validation bags, then the fit on all train bags.  The others choose nothing, but for ``auto``.
 """
 
 import importlib.util
@@ -22,6 +25,7 @@ from bench.methods import METHODS
 from bench.run import emit
 from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
 from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.timing import Samples
 from grace_torchrec.traces.split import Split, split_bags
 from grace_torchrec.traces.trace import Trace
 
@@ -32,23 +36,24 @@ FITS: dict[str, Fit] = {
     "subsets": subset_clusters.fit,
     "set_merge": set_merge.fit,
 }
+CHOSEN = {"grace_chosen": "grace", "grace_floor_chosen": "grace_floor"}  # name -> of bench.methods
 RIVALS = ("merci",)  # bench/rivals/NAME.py with a fit of the same signature, where it is there
 
 
 def methods() -> list[str]:
     """Return the names of all methods that can be timed."""
     rivals = [name for name in RIVALS if importlib.util.find_spec(f"bench.rivals.{name}")]
-    return [*FITS, *rivals, "auto"]
+    return [*FITS, *CHOSEN, *rivals, "auto"]
 
 
 def run_once(method: str, split: Split, budget: int, seed: int) -> None:
-    """Fit one method; ``auto`` chooses on the validation bags and refits."""
-    if method == "auto":
-        METHODS["auto"](split, budget, seed)
-    elif method in FITS:
+    """Fit one method; what chooses does so on the validation bags and refits."""
+    if method in FITS:
         FITS[method](split.train, budget, seed)
-    else:
+    elif method in RIVALS:
         importlib.import_module(f"bench.rivals.{method}").fit(split.train, budget, seed)
+    else:
+        METHODS[CHOSEN.get(method, method)](split, budget, seed)
 
 
 def measure(
@@ -83,13 +88,22 @@ def grouping_time(
     return {name: _summary(values) for name, values in samples.items()}
 
 
-def faster_than_merci(timed: dict[str, Any]) -> dict[str, float]:
-    """Return the median of MERCI over that of each other method; empty where it was not timed."""
+def faster_than_merci(timed: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds of MERCI over those of each other method; empty where it was not timed.
+
+    Returns:
+        method -> median of the ratios of the rounds; ``METHOD_spread`` -> their q20 and q80.
+    """
     if "merci" not in timed:
         return {}
-    medians = {name: times["median_s"] for name, times in timed.items()}
-    merci_s = medians.pop("merci")
-    return {name: round(merci_s / median, 2) for name, median in medians.items()}
+    rounds = {name: Samples(np.array(times["samples"])) for name, times in timed.items()}
+    merci = rounds.pop("merci")
+    found: dict[str, Any] = {}
+    for name, samples in rounds.items():
+        ratios = merci.over(samples)
+        found[name] = round(ratios.median, 2)
+        found[f"{name}_spread"] = {"q20": round(ratios.q20, 2), "q80": round(ratios.q80, 2)}
+    return found
 
 
 def _summary(values: list[tuple[float, float]]) -> dict[str, Any]:

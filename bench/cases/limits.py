@@ -7,7 +7,7 @@ that it uses.  ``distance`` is the product's time over the limit's of the same r
 - ``ahead``: one word of every cache line of the rows that it reads, asked for early (random gather);
   ``ahead_op`` is the same without the module, ``ahead_sums`` the rows added up, at known addresses.
   ``call_us``: what a call costs whose bags are empty, right after rows were gathered.
-- ``fused``: that, and the codes of its ids with one increment for each of them.  ``fused_gather`` is
+- ``fused``, the op without the module: that, and the codes of its ids with one increment for each of them.  ``fused_gather`` is
   its distance from the gather of rows alone.
 - ``rewrite``: the code of every id and one increment for each; ``rewrite_codes``: the codes alone;
   ``split`` is the first of its two passes.

@@ -3,7 +3,9 @@
 Flow: bags with a known share of saved reads (or a trace's held-out bags with our clusters) ->
 every entrant is checked against ``F.embedding_bag`` -> entrants take turns in random order.
 Ratios are stock over ours of the same round.  ``plain_gather`` is our gather without any sums:
-what it gains is never the sums' doing.  ``fused_ordered`` gets each bag in order of cluster code.
+what it gains is never the sums' doing.  ``fused`` is our op alone, ``in_line`` the module that calls it: the
+ratio of ``fused`` to ``stock_ebc``, a module, is that of ``in_line``.  ``tbe`` is fbgemm's table batch for
+training, ``tbe_inference`` the one for inference, both float32.  ``fused_ordered`` gets each bag in order of cluster code.
 ``ahead`` gets bags that were rewritten before: rewriting stands beside it.  ``forward`` is what
 the planner's model chooses.  ``subset_fused`` and ``subset_rewrite`` read the same stored rows through a
 subset code (clusters joined to eight items that store what their parts stored: the same cut by
@@ -48,15 +50,18 @@ BYTES_BETWEEN_VISITS = 1 << 30  # rows read before a batch comes back: far beyon
 MOST_BATCHES, LEAST_BATCHES = 64, 4
 RELATIVE, INT8_RELATIVE = 1e-5, 0.02  # sums of int8 rows are rounded to int8 again
 # entrant -> the stock entrants it is compared with
+OPS = ("embedding_bag", "tbe", "tbe_inference")
 RIVALS = {
-    "ahead": ("embedding_bag", "stock_ebc", "tbe"),
-    "fused": ("embedding_bag", "stock_ebc", "tbe"),
+    "ahead": (*OPS, "stock_ebc"),
+    "in_line": (*OPS, "stock_ebc"),
+    "fused": (*OPS, "stock_ebc"),
     "fused_ordered": ("embedding_bag",),
     "subset_fused": ("embedding_bag",),
     "plain_gather": ("embedding_bag",),
     "int8_ahead": ("int8_stock",),
     "forward": ("stock_ebc",),
 }
+MODULES = {("fused", "stock_ebc"): "in_line"}  # a module is compared with a module
 
 
 @torch.no_grad()
@@ -117,13 +122,7 @@ def lookup(
         "threads": threads,
         "mode": mode,
         "ns_per_id": {name: spread(samples) for name, samples in per_id.items()},
-        "ratios": {
-            name: {
-                rival: spread(times[rival].over(times[name])) for rival in rivals if rival in times
-            }
-            for name, rivals in RIVALS.items()
-            if name in times
-        },
+        "ratios": ratios_of(times),
         "machine": machine(),
     }
     if not only:
@@ -138,6 +137,19 @@ def lookup(
             **hidden(bags, table.ahead, rounds),
         }
     return result
+
+
+def ratios_of(times: dict[str, Samples]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return, for each entrant of ours, the time of its rivals over its own, round by round."""
+    return {
+        name: {
+            rival: spread(times[rival].over(times[MODULES.get((name, rival), name)]))
+            for rival in rivals
+            if rival in times
+        }
+        for name, rivals in RIVALS.items()
+        if name in times
+    }
 
 
 def _subsets(times: dict[str, Samples], per_id: dict[str, Samples]) -> dict[str, Any]:
@@ -240,7 +252,7 @@ def run_cell(cell: Cell, rounds: int) -> dict[str, Any]:
     else:
         rows = default_rows(cell.dim)
         bags = made_bags(rows, cell.dim, cell.pooling, cell.batch, cell.saved)
-    only = ("stock_ebc", "fused", "ahead", "forward")
+    only = ("stock_ebc", "in_line", "ahead", "forward")
     return lookup(bags, rows, cell.dim, threads=cell.threads, rounds=rounds, only=only)
 
 

@@ -33,11 +33,13 @@ class Result:
         busy: Whether more processes than processors were at work; only for commands that print
             their machine, whose figures are times.
         values: Path -> value.
+        spreads: Path -> q20 and q80 over the rounds, for values whose command prints them.
     """
 
     date: str
     busy: bool = False
     values: dict[str, float] = field(default_factory=dict)
+    spreads: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def load_results(path: Path = FILE) -> dict[str, Result]:
@@ -136,7 +138,31 @@ def result_of(command: str, rows: Iterable[PrintedRow], document: Document) -> R
     machine = document.get("machine", {})
     busy = machine.get("load", 0.0) > machine.get("cores", 1)
     today = datetime.now(timezone.utc).date().isoformat()
-    return Result(today, busy, {path: value_at(document, path) for path in paths})
+    spreads = {path: spread_at(document, path) for path in paths}
+    return Result(
+        today,
+        busy,
+        {path: value_at(document, path) for path in paths},
+        {path: spread for path, spread in spreads.items() if spread is not None},
+    )
+
+
+def spread_at(document: Document, path: str) -> tuple[float, float] | None:
+    """Return q20 and q80 of the value at ``path``, None where the command prints none.
+
+    They stand beside a median, or beside any other value under its name and ``_spread``.
+
+    >>> spread_at({"a": {"median": 2.0, "q20": 1.5, "q80": 3.0}}, "a.median")
+    (1.5, 3.0)
+    >>> spread_at({"a": 2.0, "a_spread": {"q20": 1.5, "q80": 3.0}}, "a")
+    (1.5, 3.0)
+    """
+    head, _, name = path.rpartition(".")
+    place = head if name in ("median", "median_s") else f"{path}_spread"
+    try:
+        return value_at(document, f"{place}.q20"), value_at(document, f"{place}.q80")
+    except GraceError:
+        return None
 
 
 def value_at(document: Document, path: str) -> float:

@@ -41,13 +41,15 @@ yet; with ids it runs theirs again. `TRACES` in a command is the folder of `--tr
 counted in rows, on held-out bags (see [placement.md](placement.md)); **simulator** is the one of
 [scheduling.md](scheduling.md), which is no evidence about a GPU; **needs a GPU** names the command that was not run. The data sets of GRACE are not
 public in the form it used: ours are public traces, named in the row. A time that was taken while
-other processes were at work says *machine busy*.
+other processes were at work says *machine busy*. Behind a time stand the values that 20 and 80 % of its rounds stay
+under; *spread not kept* is a time of one round, or one that was kept without them.
 """
 
 
 def joined(rows: Iterable[PrintedRow], results: Mapping[str, Result]) -> list[dict[str, Any]]:
     """Return one mapping a row: what is printed, ours or None, and how."""
     values = {command: result.values for command, result in results.items()}
+    spreads = {command: result.spreads for command, result in results.items()}
     found = []
     for row in rows:
         used = [results[command] for command in row.paths() if command in results]
@@ -61,6 +63,8 @@ def joined(rows: Iterable[PrintedRow], results: Mapping[str, Result]) -> list[di
                 "printed": row.printed or None,
                 "unit": row.unit,
                 "ours": ours,
+                "spread": row.spread(spreads) if row.timed else {},
+                "timed": row.timed,
                 "how": row.how,
                 "on": row.on,
                 "reason": row.reason,
@@ -97,19 +101,31 @@ def table(rows: list[dict[str, Any]]) -> Grid:
     return Grid("papers", ("id", "printed", "ours", "how"), cells, frozenset({"id", "how"}))
 
 
-def shown(ours: float | Mapping[str, float] | None, unit: str) -> str:
+def shown(
+    ours: float | Mapping[str, float] | None,
+    unit: str,
+    spread: Mapping[str, tuple[float, float]] | None = None,
+) -> str:
     """Return a value or several as text, with three digits; a dash for none.
+
+    Args:
+        ours: A value, or values by label.
+        unit: Of all of them.
+        spread: Label -> q20 and q80; the label of a single value is empty.
 
     >>> shown(40.123, "%"), shown({"a": 0.5, "b": 1234.0}, ""), shown(None, "x")
     ('40.1 %', 'a: 0.5, b: 1,234', '-')
+    >>> shown(0.881, "x", {"": (0.85, 0.904)})
+    '0.881 (0.85 to 0.904) x'
     """
     if ours is None:
         return "-"
-    if isinstance(ours, Mapping):
-        text = ", ".join(f"{label}: {_number(value)}" for label, value in ours.items())
-    else:
-        text = _number(ours)
-    return f"{text} {unit}".strip()
+    values, spread = (ours if isinstance(ours, Mapping) else {"": ours}), spread or {}
+    parts = []
+    for label, value in values.items():
+        ends = f" ({' to '.join(map(_number, spread[label]))})" if label in spread else ""
+        parts.append(f"{label}: {_number(value)}{ends}" if label else f"{_number(value)}{ends}")
+    return f"{', '.join(parts)} {unit}".strip()
 
 
 def _number(value: float) -> str:
@@ -126,7 +142,9 @@ def _printed(row: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a row of the page."""
     how = HOW[row["how"]] + (", machine busy" if row["busy"] else "")
-    ours = shown(row["ours"], row["unit"])
+    if row["timed"] and row["ours"] is not None and not row["spread"]:
+        how += ", spread not kept"
+    ours = shown(row["ours"], row["unit"], row["spread"])
     return (_printed(row), row["what"], ours, how, row["on"], row["reason"])
 
 

@@ -105,6 +105,18 @@ class PrintedRow:
         }
         return values[""] if set(values) == {""} else values
 
+    def spread(
+        self, found: Mapping[str, Mapping[str, tuple[float, float]]]
+    ) -> dict[str, tuple[float, float]]:
+        """Return q20 and q80 of ours by label, those that were kept; none of a quotient of two values."""
+        kept = {} if self.over else found.get(self.command, {})
+        return {
+            label: (low * self.times - self.less, high * self.times - self.less)
+            for label, path in self.values.items()
+            if path in kept
+            for low, high in [kept[path]]
+        }
+
 
 def load_rows(path: Path = FILE) -> list[PrintedRow]:
     """Return all rows in the order of the file.

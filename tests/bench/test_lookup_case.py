@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from bench import lookup_grid
-from bench.cases.lookup import RIVALS, check_equal, lookup
+from bench.cases.lookup import RIVALS, check_equal, lookup, ratios_of
 from bench.grouped_bags import grouped_bags
 from bench.lookup_entrants import in_code_order
 from bench.subset_twin import subset_twin
 from grace_kernels.reference import RAISE
 from grace_torchrec.errors import GraceError
+from grace_torchrec.timing import Samples
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,16 @@ def test_an_entrant_that_differs_is_never_timed():
         check_equal(entrants, 1, "embedding_bag", 1e-5)
 
 
+def test_a_module_is_compared_with_a_module_and_an_op_with_an_op():
+    names = set(RIVALS) | {rival for rivals in RIVALS.values() for rival in rivals}
+    times = {name: Samples(np.array([1.0])) for name in names}
+    times |= {"fused": Samples(np.array([0.5])), "in_line": Samples(np.array([0.8]))}
+    ratios = ratios_of(times)
+    assert ratios["fused"]["embedding_bag"]["median"] == ratios["fused"]["tbe"]["median"] == 2
+    assert ratios["fused"]["stock_ebc"] == ratios["in_line"]["stock_ebc"]
+    assert ratios["in_line"]["stock_ebc"]["median"] == 1.25
+
+
 def test_the_grid_resumes_where_it_stopped_and_counts_two_losses_of_three(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup_grid, "DIMS", (64,))
     monkeypatch.setattr(lookup_grid, "POOLINGS", (30,))
@@ -98,7 +109,7 @@ def test_the_grid_resumes_where_it_stopped_and_counts_two_losses_of_three(tmp_pa
         if len(measured) == 8:
             raise KeyboardInterrupt
         ratio = {"stock_ebc": {"median": next(forwards, 1.3)}}
-        return {"mode": "fused", "ratios": {"forward": ratio, "fused": ratio, "ahead": ratio}}
+        return {"mode": "fused", "ratios": {"forward": ratio, "in_line": ratio, "ahead": ratio}}
 
     out = tmp_path / "grid.jsonl"
     with pytest.raises(KeyboardInterrupt):

@@ -17,6 +17,7 @@ from bench.scoreboard.measuring import (
     result_of,
     run,
     save_results,
+    spread_at,
     value_at,
     wanted,
 )
@@ -157,13 +158,49 @@ def test_a_command_that_fails_changes_nothing(tmp_path):
     assert file.read_bytes() == before
 
 
+def test_a_time_stands_with_its_spread_and_says_where_none_was_kept(tmp_path):
+    rows, file = [row(timed=True, times=100.0, less=100.0)], tmp_path / "papers.json"
+    document = {"a": {"b": [1.2]}, "machine": {}}
+    kept = {PRINTS: result_of(PRINTS, rows, document)}
+    assert "measured, spread not kept |" in markdown(joined(rows, kept))
+    timed = [row(timed=True, times=100.0, less=100.0, values={"": "a.median"})]
+    document = {"a": {"median": 1.2, "q20": 1.1, "q80": 1.5}}
+    save_results({PRINTS: result_of(PRINTS, timed, document)}, file)
+    page = markdown(joined(timed, load_results(file)))
+    assert "| 20 (10 to 50) % |" in page
+    assert "measured |" in page
+    exact = [row(values={"": "a.median"}, times=100.0, less=100.0)]
+    assert "| 20 % |" in markdown(joined(exact, load_results(file)))
+
+
+def test_spreads_stand_beside_medians_or_under_the_name_of_the_value():
+    document = {"a": {"median_s": 2.0, "q20": 1.5, "q80": 3.0, "x": 1.0}, "b": 2.0}
+    document["b_spread"] = {"q20": 1.0, "q80": 4.0}
+    assert spread_at(document, "a.median_s") == (1.5, 3.0)
+    assert spread_at(document, "b") == (1.0, 4.0)
+    assert spread_at(document, "a.x") is None
+
+
+def test_every_row_where_ours_is_slower_or_reads_more_stands_among_the_losses():
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    losses = text.split("## Losses\n", 1)[1]
+    for one in joined(ROWS, load_results()):
+        if one["how"] not in ("measured", "modelled") or one["unit"] not in ("x", "%"):
+            continue
+        values = one["ours"] if isinstance(one["ours"], dict) else {"": one["ours"]}
+        even = 0.995 if one["unit"] == "x" else 0
+        for value in values.values():
+            if value < even:
+                assert shown(abs(value), "") in losses, (one["id"], value)
+
+
 def test_only_times_of_a_busy_machine_say_so():
     machine = {"load": 9.0, "cores": 2}
     rows = [row(timed=True), row(id="two")]
     result = result_of(PRINTS, rows, {"a": {"b": [6]}, "machine": machine})
     found = joined(rows, {PRINTS: result})
     assert [one["busy"] for one in found] == [True, False]
-    assert markdown(found).count("machine busy |") == 1
+    assert markdown(found).count("measured, machine busy, ") == 1
     quiet = result_of(PRINTS, rows, {"a": {"b": [6]}, "machine": {**machine, "load": 1.5}})
     assert not quiet.busy
 

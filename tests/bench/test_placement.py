@@ -1,11 +1,13 @@
 """placement: figures are the slower of two memories, and rivals are judged like ours."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from bench.cases.placement import placement
+from bench.cases.placement import ENTRANTS, placement
 from bench.placement_entrants import nothing, units_of
-from bench.placement_grid import BETAS, CAPACITIES, as_markdown, run_grid
+from bench.placement_grid import BETAS, CAPACITIES, as_markdown, over_best, run_grid
 from bench.stored import Stored
 from bench.two_memories import BATCH, Served, figures, serve, served
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -98,3 +100,18 @@ def test_a_grid_goes_on_where_it_stopped_and_prints_losses_like_wins(tmp_path):
     assert text.count("Ours below the best in 0 of 3 models, least 1.20") == 2 * len(CAPACITIES)
     assert text.count("Ours below the best in 3 of 3 models, least 0.90") == 3 * len(CAPACITIES)
     assert "| the first 2, a to b | 1.00 | 1.00 | 0.90 | 2.00 | 0.90 | 10% |" in text
+
+
+@pytest.mark.parametrize("best", ["none", "fae", "lru", "space", "community", "merci", "grace"])
+def test_the_best_is_the_best_of_all_rivals_that_were_run(best):
+    throughput = dict.fromkeys(ENTRANTS, 1.0) | {best: 1.5, "ours": 1.2, "any_pair_bound": 2.0}
+    entry = {"cell": {"entrants": list(ENTRANTS)}, "throughput": throughput}
+    assert over_best(entry) == pytest.approx(0.8)
+
+
+def test_the_page_of_placement_shows_the_summary_of_all_cells():
+    docs = Path(__file__).parents[2] / "docs"
+    cells = (docs / "placement_cells.md").read_text(encoding="utf-8")
+    table = cells.split("## Summary\n\n", 1)[1].split("\n\n", 1)[0]
+    assert table.startswith("| capacity |")
+    assert table in (docs / "placement.md").read_text(encoding="utf-8")
