@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.serve.row_dims import RowDims
 from grace_torchrec.serve.segmented_model import caches_of, serving
 from grace_torchrec.serve.shared_streams import SharedStreams
 
@@ -31,7 +32,7 @@ class LiveModel:
 
     Attributes:
         ahead: Collections with tables planned ``ahead``, by path; empty where there are none.
-        splits: False once an output was seen that cannot be given to several requests.
+        row_dims: Where the rows of its outputs are, and of those of the stock model.
         caches: What its batches change on shared streams; empty where they share none.
 
     Raises:
@@ -42,7 +43,8 @@ class LiveModel:
         for name, module in (("model", model), ("stock", stock)):
             if module is not None and module.training:
                 raise NotSupported(f"engine: {name} is in training mode; call {name}.eval() first")
-        self.model, self.stock, self.splits = model, stock, True
+        self.model, self.stock = model, stock
+        self.row_dims = RowDims(), RowDims()
         self.caches: frozenset[str] = frozenset()
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
         self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
