@@ -31,7 +31,8 @@ class LiveModel:
         stock: The stock model, or None.
 
     Attributes:
-        ahead: Collections with tables planned ``ahead``, by path; empty where there are none.
+        ahead: Every collection that takes rewritten bags, by path, if one has tables planned
+            ``ahead``: a rewritten batch goes to all.  Empty where none has.
         row_dims: Where the rows of its outputs are, and of those of the stock model.
         caches: What its batches change on shared streams; empty where they share none.
 
@@ -48,11 +49,7 @@ class LiveModel:
         self.caches: frozenset[str] = frozenset()
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
         self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
-        self.ahead: Modules = {
-            module.path: module
-            for module in model.modules()
-            if takes_rewritten(module) and module.has_ahead
-        }
+        self.ahead = _rewritten_for(model)
         self._users = 0
         self._changed = threading.Condition()
 
@@ -134,3 +131,9 @@ class LiveModel:
             path in bags.modules and bags.modules[path].stamp == module.rewriter.stamp
             for path, module in self.ahead.items()
         )
+
+
+def _rewritten_for(model: nn.Module) -> Modules:
+    """Return the collections that bags are rewritten for: all, if they are for one."""
+    found: Modules = {m.path: m for m in model.modules() if takes_rewritten(m)}
+    return found if any(module.has_ahead for module in found.values()) else {}

@@ -27,7 +27,7 @@ from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.delta import Delta, check_rows, publish_delta
 from grace_torchrec.serve.drift import Drift, drift
 from grace_torchrec.serve.refresh_deltas import DeltaLog
-from grace_torchrec.serve.refresh_proof import prove_caught_up
+from grace_torchrec.serve.refresh_proof import prove_caught_up, prove_it_answers
 from grace_torchrec.serve.refresh_record import Refresh, Steps
 from grace_torchrec.serve.served import Served
 from grace_torchrec.serve.serving_place import Place, Serves
@@ -264,6 +264,7 @@ class Refresher:
         self._deltas.begin(before)
         served = convert(self._model, plan, example=self._example, **self._conversion)
         steps.begin("proved")
+        prove_it_answers(served, self._example)
         caught_up = prove_caught_up(self._model, served, profile, self._deltas, steps)
         steps.begin("flipped")
         with self._deltas.lock:
