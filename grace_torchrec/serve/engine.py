@@ -120,6 +120,11 @@ class Engine:
         self._crew.serve(self)
         self._start_workers()
 
+    @property
+    def served(self) -> nn.Module:
+        """What answers the next batch: the model, or the stock model while that is asked for."""
+        return self._switch.answering
+
     def submit(self, *batch: Any, deadline_s: float | None = None) -> "Future[Any]":
         """Accept one request.
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.arguments import expect, expect_model, expect_number, told
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.refusals import no_collection
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.options import PlanOptions
@@ -26,11 +26,12 @@ from grace_torchrec.serve.background import Turns, in_background
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.delta import Delta, check_rows, publish_delta
 from grace_torchrec.serve.drift import Drift, drift
+from grace_torchrec.serve.refresh_conversion import conversion_of
 from grace_torchrec.serve.refresh_deltas import DeltaLog
 from grace_torchrec.serve.refresh_proof import prove_caught_up, prove_it_answers
 from grace_torchrec.serve.refresh_record import Refresh, Steps
 from grace_torchrec.serve.served import Served
-from grace_torchrec.serve.serving_place import Place, Serves
+from grace_torchrec.serve.serving_place import Place, Serves, served_by
 from grace_torchrec.traces.recorder import TraceRecorder
 
 When = Literal["drift", "always"]
@@ -49,8 +50,9 @@ class Refresher:
         memory: The machine that serves.
         options: Of the plans (default: those of the plan that is served).
         example: One batch: the model's positional arguments.
-        served: What an engine serves now, if that is a Served.
-        conversion: Arguments of ``convert`` beside model, plan and example.
+        served: What an engine serves now, if that is a Served; default: what it says.
+        conversion: Arguments of ``convert`` beside model, plan and example; others are as what is
+            served was converted.
         tolerance: See ``drift``.
         least_bags: Recorded bags with an id, of one table or more, without which nothing is refreshed.
         keep: Records of the history.
@@ -58,7 +60,8 @@ class Refresher:
 
     Raises:
         NotSupported: the model holds no stock collection, or scripted models are asked for.
-        GraceError: an argument is something else.
+        GraceError: an argument is something else, or an engine answers with another one, with one
+            whose rows are not the model's, or with a sharded one.
 
     An engine has one refresher: a second one takes it over, and the first one fails from then on.
     """
@@ -91,13 +94,13 @@ class Refresher:
         self._specs = table_specs(model)
         if not self._specs:
             raise no_collection("Refresher", model)
-        self._conversion = dict(conversion or {})
-        if self._conversion.get("target", "module") != "module":
-            raise NotSupported("Refresher: scripted models cannot be proven; use target='module'")
         if isinstance(target, Served):
             served = target
-        elif target is not None and not isinstance(target, Serves):
+        elif isinstance(target, Serves):
+            served = served_by(target, served, model)
+        elif target is not None:
             raise GraceError(f"Refresher: target is {told(target)}; give a Served, engine or None")
+        self._conversion = conversion_of(served, conversion or {}, options)
         self._place = Place(model, target, served, recorder)
         plan = served.plan if served is not None else None
         self._options = options or (plan.options if plan is not None else PlanOptions())
