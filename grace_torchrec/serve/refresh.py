@@ -112,7 +112,7 @@ class Refresher:
         self._history: deque[Refresh] = deque(maxlen=keep)
         self._count, self._one_refresh = 0, threading.Lock()
         self._deltas = DeltaLog()
-        self._turns: Turns | None = None
+        self._turns: Turns[Refresher] | None = None
         numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
 
     @property
@@ -153,7 +153,9 @@ class Refresher:
         return in_background(self._refresh_alone)
 
     def start(self, interval_s: float, when: When = "drift") -> "Refresher":
-        """Look every ``interval_s`` seconds whether to refresh; return self.
+        """Look every ``interval_s`` seconds whether to refresh, until ``stop``; return self.
+
+        A refresher that nobody holds looks no more.
 
         Args:
             interval_s: Above 0.
@@ -167,7 +169,8 @@ class Refresher:
             raise GraceError(f"Refresher: when must be one of {get_args(When)}, got {when!r}")
         if self._turns is not None:
             raise GraceError("Refresher: started already; stop() first")
-        self._turns = Turns(lambda: self._turn(when), interval_s)
+        # What the thread holds must not lead back here, or a refresher that is dropped never ends.
+        self._turns = Turns(self, lambda refresher: refresher._turn(when), interval_s)
         return self
 
     def stop(self) -> None:
@@ -175,6 +178,14 @@ class Refresher:
         if self._turns is not None:
             self._turns.stop()
             self._turns = None
+
+    def __enter__(self) -> "Refresher":
+        """Return the refresher."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self.stop()
 
     def publish_delta(self, delta: Delta) -> int:
         """Give trained rows to what is served, also if a refresh that missed them is under way.
