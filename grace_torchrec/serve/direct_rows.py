@@ -22,6 +22,7 @@ from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.one_call import pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
+from grace_torchrec.recent import Recent
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class DirectRows:
         self._plain = [plain[t] for t in table_of]
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
-        self._by_position: dict[tuple[int, ...], FeatureRows] = {}
-        self._by_keys: dict[tuple[str, ...], FeatureRows] = {}
+        self._by_position: Recent[tuple[int, ...], FeatureRows] = Recent()
+        self._by_keys: Recent[tuple[str, ...], FeatureRows] = Recent()
         self._serves_in_one_call = not owner.is_weighted()
 
     @classmethod
