@@ -5,6 +5,7 @@ the plan, the conversion.
 """
 
 import argparse
+import signal
 from collections.abc import Iterator
 
 import torch
@@ -49,11 +50,11 @@ def batches(args: argparse.Namespace, sizes: list[int], count: int) -> Iterator[
 
 def main() -> None:
     """Train for some batches, then evaluate."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     args = parse()
     torch.manual_seed(0)
-    sizes = [int(size) for size in args.num_embeddings_per_feature.split(",")]
-    layers = (args.dense_arch_layer_sizes, args.over_arch_layer_sizes)
-    dense, over = ([int(size) for size in text.split(",")] for text in layers)
+    texts = args.num_embeddings_per_feature, args.dense_arch_layer_sizes, args.over_arch_layer_sizes
+    sizes, dense, over = ([int(size) for size in text.split(",")] for text in texts)
     tables = [
         EmbeddingBagConfig(size, args.embedding_dim, f"t_cat_{i}", feature_names=[f"cat_{i}"])
         for i, size in enumerate(sizes)

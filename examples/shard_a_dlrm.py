@@ -13,6 +13,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.models.dlrm import DLRM
 
 import grace_torchrec as grace
+from grace_torchrec.interrupts import end_silently, run, starting_processes
 from grace_torchrec.traces.synthetic import generate
 
 NUM_ITEMS, DIM, BATCH, RANKS = 5_000, 64, 256, 2
@@ -22,9 +23,7 @@ def build_model(device: str = "cpu") -> DLRM:
     """A DLRM with two tables."""
     torch.manual_seed(0)
     tables = [
-        EmbeddingBagConfig(
-            name=f"t_{name}", embedding_dim=DIM, num_embeddings=NUM_ITEMS, feature_names=[name]
-        )
+        EmbeddingBagConfig(NUM_ITEMS, DIM, f"t_{name}", feature_names=[name])
         for name in ("history", "basket")
     ]
     collection = EmbeddingBagCollection(tables=tables, device=torch.device(device))
@@ -41,9 +40,9 @@ def batch(trace: grace.Trace, number: int) -> KeyedJaggedTensor:
 
 def serve(rank: int, folder: str) -> None:
     """What every rank does: swap, shard, load, rebuild, answer."""
+    end_silently()  # at Ctrl-C
     warnings.simplefilter("ignore", FutureWarning)  # of calls that TorchRec itself makes
-    meet = f"file://{folder}/meeting-point"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=RANKS)
     plan = grace.Plan.load(f"{folder}/plan")
     model = build_model(device="meta")
     grace.accelerate_(model, plan)
@@ -52,7 +51,6 @@ def serve(rank: int, folder: str) -> None:
     trained = build_model()  # stands for a checkpoint
     model.load_state_dict(trained.state_dict())
     grace.rebuild_sums_(model)  # all ranks together; forward refuses before
-
     requests = torch.rand(BATCH, 13), batch(generate(NUM_ITEMS, 8_000, seed=1), 12 + rank)
     with torch.no_grad():
         error = (model(*requests) - trained(*requests)).abs().max()
@@ -68,12 +66,14 @@ def main() -> None:
     profile = grace.profile([batch(trace, number) for number in range(12)], model)
     memory = grace.MemoryModel.named("a40", hbm_bytes=1_500_000)  # of each rank
     plan = grace.plan(model, profile, memory, world_size=RANKS, batch_size=BATCH)
-    for table in plan.sharding.tables:
-        print(f"{table.table}: {table.told}")
+    print(*(f"{table.table}: {table.told}" for table in plan.sharding.tables), sep="\n")
     with tempfile.TemporaryDirectory() as folder:
         plan.save(f"{folder}/plan")
-        torch.multiprocessing.spawn(serve, (folder,), nprocs=RANKS)
+        with starting_processes():
+            ranks = torch.multiprocessing.spawn(serve, (folder,), RANKS, join=False, daemon=True)
+        while not ranks.join():
+            pass
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,6 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import grace_torchrec as grace
+from grace_torchrec.interrupts import run
 from grace_torchrec.traces.synthetic import generate
 
 NUM_ITEMS, BATCH = 5_000, 256
@@ -70,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,7 +1,6 @@
 """Train a TorchRec DLRM on one rank or several; leave a checkpoint, profiles, files of TensorBoard.
 
-Run it: ``python examples/train_a_dlrm.py [--trace FILE]``; as a job of two ranks:
-``torchx run -s local_cwd grace.train --script examples/train_a_dlrm.py``.
+Run it: ``python examples/train_a_dlrm.py [--trace FILE]``; docs/jobs.md runs it on two ranks.
 """
 
 import argparse
@@ -19,6 +18,7 @@ from torchrec.optim import RowWiseAdagrad
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 
 import grace_torchrec as grace
+from grace_torchrec.interrupts import run
 from grace_torchrec.traces.readers import read
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.synthetic import generate
@@ -76,4 +76,4 @@ def main() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,6 +15,7 @@ from torchrec.inference.modules import quantize_inference_model
 from train_a_dlrm import main as train
 
 import grace_torchrec as grace
+from grace_torchrec.interrupts import run
 
 
 def judge(model: nn.Module, test: list[Batch]) -> tuple[torch.Tensor, float]:
@@ -49,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,7 +2,8 @@
 
 Flow: profiles and plans are saved and loaded through these two functions.
 A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
-the arrays. Nothing is ever unpickled.  A process that is killed at any time leaves the old folder
+the arrays. Nothing is ever unpickled.  Folders that are missing above a folder are made; a file goes
+into a folder that is there: a name mistyped would only scatter files.  A process that is killed at any time leaves the old folder
 or the new one, and at most one unfinished folder beside it, which :func:`recover` removes.  Such
 folders are named ``.NAME.grace-part-`` and ``.NAME.grace-old-`` with eight characters.
 """
@@ -93,7 +94,7 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     """Give an empty folder to write into; it stands at ``path`` once the block has ended well.
 
     Args:
-        path: The folder; what may be replaced there: :func:`in_the_way`.
+        path: The folder; what may be replaced there: :func:`in_the_way`.  Missing ones above it are made.
         name: Stem of the JSON file that tells its kind.
 
     Raises:
@@ -159,7 +160,7 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
     """Write one file; what is there is replaced once the new content is on disk.
 
     Raises:
-        OSError: it cannot be written; what is there is whole, the old content or the new.
+        OSError: it cannot be written, as where its folder is missing; what is there is whole, the old content or the new.
     """
     target = Path(path)
     # A name of its own, so that two writers do not write into one file; unlike mkstemp's, its

@@ -99,9 +99,17 @@ def plain_file(file: Path, what: str) -> int:
     return found.st_size
 
 
+def kind_of(folder: Path) -> str | None:
+    """Return what kind of folder of ours one is, by the file that tells it; None for any other."""
+    return next((kind for kind in KINDS if (folder / f"{kind}.json").is_file()), None)
+
+
 def _stands_there(folder: Path, what: str) -> str:
     """Tell the kind of a folder that lacks a file, and where in it the wanted folder is."""
-    kind = next((kind for kind in KINDS if (folder / f"{kind}.json").is_file()), None)
+    if folder.is_file():
+        where = f", as {folder.parent}" if folder.name == f"{what}.json" else ""
+        return f"{folder} is a file: give a {what} folder{where}"
+    kind = kind_of(folder)
     if kind is None or what.startswith(kind):
         return f"is {folder} a {what} folder?"
     inside = folder / what

@@ -4,8 +4,11 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
-from grace_torchrec.interrupts import starting_processes
+import pytest
+
+from grace_torchrec.interrupts import run, starting_processes
 
 ASK = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
 CHILD = """
@@ -14,6 +17,43 @@ from grace_torchrec.interrupts import end_silently
 end_silently()
 os.kill(os.getpid(), signal.SIGINT)
 """
+
+
+SCRIPT = """
+import os, pathlib, signal, sys, tempfile, time
+from grace_torchrec.interrupts import run
+
+def compiled():  # each function of numba on the way hands it on so
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as stop:
+            raise SystemError("returned a result with an exception set") from stop
+    except SystemError as inner:
+        raise SystemError("returned a result with an exception set") from inner
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        compiled() if sys.argv[1:] else os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize("how", [[], ["compiled"]])
+def test_a_script_closes_what_it_holds_and_ends_without_a_traceback(how: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *how], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+    assert not Path(ended.stdout.strip()).exists()
+
+
+def test_an_error_of_a_script_is_raised_as_it_is() -> None:
+    with pytest.raises(SystemError, match="another"):
+        run(lambda: (_ for _ in ()).throw(SystemError("another")))
 
 
 def ignores() -> bool:

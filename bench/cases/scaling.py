@@ -1,7 +1,8 @@
 """scaling: seconds and memory of grouping as tables and traces grow, on generated traces.
 
-Flow: each size in a process of its own: generate -> count pairs -> merge; then the slopes, and
-what ten times the bags change once pairs are counted.  Nothing of a size is kept for the next.
+Flow: each size in a process of its own: generate -> count pairs -> merge; then the slopes over the
+ids (none where the sizes hardly differ in them), and what ten times the bags change once pairs are
+counted.  Nothing of a size is kept for the next.
 The largest table is that of the paper's largest data set.
 """
 
@@ -31,6 +32,7 @@ SIZES = ("10000,10000", "100000,100000", "1000000,1000000", "2345346,1000000")
 REPEATED = (20_000, 20_000)  # items and bags of the trace that is repeated
 TIMES = 10
 FLOOR = 4.0  # reads a row
+LEAST_GROWTH = 1.5  # of the ids, from the smallest to the largest size, for a slope
 SLOPES = ("generate_s", "count_s", "fit_s", "peak_mb")
 FITS: dict[str, tuple[Callable[[int], int], Callable[[RankedBags, Partners, int], object]]] = {
     "set_merge": (set_merge.set_partners, set_merge.merge_sets),
@@ -77,12 +79,23 @@ def _say(done: int, items: int) -> None:
         click.echo(f"pairs of {done:,} of {items:,} items are counted", err=True)
 
 
+def why_no_slopes(rows: list[dict[str, Any]]) -> str | None:
+    """Return why sizes give no slopes, or None: as many ids would divide noise by nothing."""
+    least, most = (pick(row["ids"] for row in rows) for pick in (min, max))
+    if most >= LEAST_GROWTH * least:
+        return None
+    return (
+        f"the sizes have {least:,} to {most:,} ids: a slope needs {LEAST_GROWTH} times as many in the "
+        "largest; give more users"
+    )
+
+
 def slopes(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     """Return the exponent of each figure in the number of ids: 1 grows in proportion.
 
-    None for a single size.
+    None where :func:`why_no_slopes` says why.
     """
-    if len({row["ids"] for row in rows}) < 2:
+    if why_no_slopes(rows) is not None:
         return dict.fromkeys(SLOPES)
     ids = np.log([row["ids"] for row in rows])
     return {
@@ -152,7 +165,12 @@ def command(
     for items, users in asked:
         with context.Pool(1) as pool:
             rows.append(pool.apply(measure, (items, users, method, seed)))
-    result = {"method": method, "sizes": rows, "slopes": slopes(rows)}
+    result = {
+        "method": method,
+        "sizes": rows,
+        "slopes": slopes(rows),
+        "no_slopes_because": why_no_slopes(rows),
+    }
     result["ten_times_the_bags"] = tenfold(rounds, seed)
     if figure is not None:
         scaling_figure.draw(result, figure)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,16 +20,31 @@ from grace_torchrec.views.numbers import bytes_text, known, seconds_text
     help="Write the memory model here, for plan --memory FILE.",
 )
 @click.option("--row-bytes", default=256, show_default=True, help="Bytes of the rows gathered.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object; busy_because, where not null, says why to measure again.",
+)
 def calibrate_command(out: Path | None, row_bytes: int, as_json: bool) -> None:
     """Measure how fast the memories of this machine are read."""
     found = calibrate(row_bytes)
     if out is not None:
         found.save(out)
     if as_json:
-        click.echo(json.dumps({**asdict(found), "beta": found.memory.beta}))
+        click.echo(json.dumps({**asdict(found), "beta": found.memory.beta, **_busy(found)}))
     else:
         click.echo("\n".join(_lines(found, out)))
+
+
+def _busy(found: Calibration) -> dict[str, Any]:
+    """Tell whether the machine was busy with something else, by its rounds or by its load, and why."""
+    because = None
+    if found.unsteady:
+        because = f"rounds of {', '.join(found.unsteady)} differ too much"
+    elif is_loaded(found.load, found.cores):
+        because = f"{found.load:.1f} processes wanted its {found.cores} cores"
+    return {"busy": because is not None, "busy_because": because}
 
 
 def _lines(found: Calibration, out: Path | None) -> list[str]:
@@ -40,15 +56,10 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
     for name, rate in found.bytes_per_s.items():
         low, high = (value / 1e9 for value in found.spread[name])
         lines.append(f"{name:>12}  {rate / 1e9:8.1f} GB/s  ({low:.1f} to {high:.1f})")
-    if found.unsteady:
+    busy = _busy(found)
+    if busy["busy"]:
         lines.append(
-            f"the machine was busy: rounds of {', '.join(found.unsteady)} differ too much; calibrate "
-            "again when it is idle"
-        )
-    elif is_loaded(found.load, found.cores):
-        lines.append(
-            f"the machine was busy: {found.load:.1f} processes wanted its {found.cores} cores; calibrate "
-            "again when it is idle"
+            f"the machine was busy: {busy['busy_because']}; calibrate again when it is idle"
         )
     if found.memory.cache_bytes is not None:
         size = bytes_text(found.memory.cache_bytes)

@@ -11,6 +11,7 @@ from grace_torchrec.cli.options import progress_to_stderr
 from grace_torchrec.cli.places import SERVED, InPath, OutPath
 from grace_torchrec.plans.options import RowDtype
 from grace_torchrec.plans.plan import Plan
+from grace_torchrec.schedule.schedule import Machine
 
 if TYPE_CHECKING:
     from grace_torchrec.serve.served import Served
@@ -27,7 +28,9 @@ Target = Literal["module", "torchscript"]
     type=click.Choice(get_args(RowDtype)),
     help="Type of all rows (default: the plan's).",
 )
-@click.option("--streams", default=4, show_default=True, help="Streams at most.")
+@click.option(
+    "--streams", type=click.IntRange(min=1), help=f"Streams at most.  [default: {Machine.streams}]"
+)
 @click.option("--target", type=click.Choice(get_args(Target)), default="module", show_default=True)
 @click.option(
     "--slots", type=click.IntRange(1, 2), default=2, show_default=True,
@@ -39,7 +42,7 @@ def convert(
     plan: Path,
     out: Path,
     row_dtype: str | None,
-    streams: int,
+    streams: int | None,
     target: Target,
     slots: int,
     as_json: bool,
@@ -47,8 +50,10 @@ def convert(
     """Convert MODEL (package.module:function) by PLAN (a folder); load_served reads the result."""
     from grace_torchrec.serve.convert import convert as convert_model
 
-    if streams < 1:
-        raise click.UsageError("--streams is one or more.")
+    if Path(model).is_dir() and not plan.is_dir():
+        raise click.UsageError(
+            f"MODEL {model!r} is a folder, PLAN {str(plan)!r} is none: swap them."
+        )
     loaded = Plan.load(plan)
     with progress_to_stderr() as progress:
         progress(f"making {model}")
@@ -67,8 +72,6 @@ def convert(
         click.echo(f"{key}: rows {kind}")
     for path, reason in found["refused"].items():
         click.echo(f"{path}: left as it is: {reason}")
-    if served.scheduled is not None and served.scheduled.schedule is None and streams > 1:
-        click.echo(f"warning: {streams} streams were asked for, it serves on one")
     click.echo(f"streams: {found['streams'] or found['one_stream_because']}")
     click.echo(f"saved as {out}, converted in {found['build_s']:.1f} s")
 

@@ -11,6 +11,7 @@ from grace_torchrec import artifact
 from grace_torchrec.cli.options import (
     budget_option,
     hbm_bytes_option,
+    host_bytes_option,
     progress_to_stderr,
     show,
 )
@@ -51,6 +52,7 @@ GENERATED = (20_000, 12_000)  # items, bags
     help="Target machine that is modelled: a name, or a file of calibrate.",
 )
 @hbm_bytes_option
+@host_bytes_option
 @budget_option
 @click.option(
     "-o",
@@ -68,6 +70,7 @@ def demo(
     names_file: Path | None,
     memory: str,
     hbm_bytes: int | None,
+    host_bytes: int | None,
     budget: float,
     out: Path,
     as_json: bool,
@@ -78,7 +81,7 @@ def demo(
     """
     if trace_file is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
-    target = memory_named(memory, hbm_bytes)
+    target = memory_named(memory, hbm_bytes, host_bytes)
     options, rows = PlanOptions(budget=budget), RowNames.of(names_file)
     with progress_to_stderr() as progress:
         progress(f"reading {trace_file}" if trace_file else "generating bags")

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -24,10 +25,11 @@ import click
 
 import grace_torchrec
 from grace_torchrec.errors import GraceError
+from grace_torchrec.interrupts import INTERRUPTED, was_interrupted
 
 PROGRAM = "grace-torchrec"
 WRONG_INPUT, FAULT = 2, 70
-INTERRUPTED, NOBODY_READS = 130, 141  # as a shell tells of SIGINT and SIGPIPE
+NOBODY_READS = 141  # as a shell tells of SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a sub-command; of an unknown one, tell those that are written alike."""
+        alike = get_close_matches(args[0], SUB_COMMANDS, cutoff=0.5)
+        if args[0] in SUB_COMMANDS or args[0].startswith("-") or not alike:
+            return super().resolve_command(ctx, args)
+        ctx.fail(f"No such command {args[0]!r}: {' or '.join(alike)} is written alike.")
+
     def make_context(self, *args: Any, **given: Any) -> click.Context:
         """Read the arguments; ``--help`` prints here."""
         with _told_apart():
@@ -219,23 +230,18 @@ def _run(args: Sequence[str] | None) -> int:
         return INTERRUPTED
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else PROGRAM
-        return _fail(f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+        told = error.format_message().rstrip(".")
+        return _fail(f"{told}{'' if told.endswith('?') else '.'} Try '{where} --help'.")
     except click.ClickException as error:
         return _fail(error.format_message())
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Raised) else None
-        if _was_interrupted(cause or error):
+        if was_interrupted(cause or error):
             return INTERRUPTED
         if shown.traceback:
             traceback.print_exception(cause or error)
         return _failed(cause or error)
     return result if isinstance(result, int) else 0
-
-
-def _was_interrupted(error: BaseException) -> bool:
-    """Tell whether Ctrl-C is what an error is about: compiled code hands it on as a SystemError."""
-    under = error.__cause__ or error.__context__
-    return isinstance(error, SystemError) and isinstance(under, KeyboardInterrupt)
 
 
 def _flushed(code: int) -> int:

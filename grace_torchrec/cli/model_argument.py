@@ -3,15 +3,18 @@
 Flow: text -> *Example*: a model in eval mode and batches of positional arguments.
 """
 
-import importlib
-import sys
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from grace_torchrec.arguments import told
+from grace_torchrec.cli.function_argument import call_function, spelled
 from grace_torchrec.errors import GraceError
 from grace_torchrec.models.bundled import MODELS, Example, bundled
+from grace_torchrec.strict_files import kind_of
+
+RETURNED = "(model, example batches)"
 
 
 def load_model(text: str, *, to_plan: bool = False) -> Example:
@@ -25,58 +28,29 @@ def load_model(text: str, *, to_plan: bool = False) -> Example:
     Raises:
         GraceError: there is no such name, or the function returns something else.
     """
-    if ":" not in text:
-        if to_plan:
-            raise GraceError(
-                f"MODEL {text!r}: is not package.module:function, of a model with an "
-                f"EmbeddingBagCollection; {', '.join(MODELS)} have none: schedule and simulate take them"
-            )
-        if text not in MODELS:
-            raise GraceError(
-                f"MODEL {text!r}: not one of {', '.join(MODELS)} and not package.module:function"
-            )
+    if text in MODELS and to_plan:
+        raise GraceError(
+            f"MODEL {text!r}: is bundled and has no EmbeddingBagCollection to plan: schedule and simulate "
+            f"take it; here, write my_models:make, a function that returns {RETURNED}"
+        )
+    if text in MODELS:
         return bundled(text)
-    make = load_function("MODEL", text)
-    try:
-        found = make()
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise  # from inside of the function: its own business
-        raise GraceError(f"MODEL {text!r}: takes arguments ({error}); name one that takes none") from error  # fmt: skip
-    return _checked(text, found)
-
-
-def load_function(what: str, text: str) -> Callable[[], Any]:
-    """Import the function that ``package.module:function`` names.
-
-    Args:
-        what: Name of the argument, for errors.
-        text: The argument.
-
-    Raises:
-        GraceError: it cannot be imported, or is nothing to call.
-    """
-    module_name, _, function_name = text.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # modules beside the user, as with python -m
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not module_name.startswith(error.name):
-            raise GraceError(f"{what} {text!r}: its code needs {error.name}, which is not installed") from error  # fmt: skip
-        raise GraceError(f"{what} {text!r}: cannot be loaded ({error}); check the name") from error
-    except (ImportError, AttributeError, ValueError) as error:
-        raise GraceError(f"{what} {text!r}: cannot be loaded ({error}); check the name") from error
-    if not callable(function):
-        raise GraceError(f"{what} {text!r}: is no function; name one that takes no arguments")
-    found: Callable[[], Any] = function
-    return found
+    if ":" not in text and (kind := kind_of(Path(text))) is not None:
+        raise GraceError(
+            f"MODEL {text!r}: is a {kind} folder; give the function that makes the model, as my_models:make"
+        )
+    if ":" not in text:
+        others = "" if to_plan else f", or one of {', '.join(MODELS)}"
+        raise GraceError(
+            f"MODEL {text!r}: names no function; {spelled(text)}, which returns {RETURNED}{others}"
+        )
+    return _checked(text, call_function("MODEL", text))
 
 
 def _checked(text: str, found: Any) -> Example:
     """Return (model, batches) as an Example."""
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
-        raise GraceError(f"MODEL {text!r}: returns no (model, example batches); return both")
+        raise GraceError(f"MODEL {text!r}: returns {told(found)}; return {RETURNED}, both of them")
     model, batches = found
     if not isinstance(batches, list | tuple) or (
         isinstance(batches, tuple) and batches and all(map(_is_argument, batches))

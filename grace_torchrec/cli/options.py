@@ -42,6 +42,9 @@ class Number(click.FloatRange):
 hbm_bytes_option = click.option(
     "--hbm-bytes", type=click.IntRange(min=0), help="HBM for rows; default: what the machine has."
 )
+host_bytes_option = click.option(
+    "--host-bytes", type=click.IntRange(min=0), help="The same of host memory; 0: all rows in HBM."
+)
 budget_option = click.option(
     "--budget",
     type=Number(0, MOST_BUDGET),

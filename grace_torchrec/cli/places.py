@@ -3,7 +3,8 @@
 Flow: text -> *InPath, OutPath* -> Path; refused before the work, so nothing is lost by it.  One rule
 for every command: what stands at a place that the user did not name (a default) is never replaced;
 at a place that was named, a result of the same kind is replaced, and nothing else; no place is both
-read and written, nor inside of one that is.
+read and written, nor inside of one that is.  Folders missing above a folder are made, a file goes
+into a folder that is there: so does every ``save`` of the library (artifact).
 """
 
 import json
@@ -101,7 +102,7 @@ REPORT = file_with("report", _is_report)
 MEMORY = file_with("memory model", _is_memory)
 COSTS = file_with("cost file", _is_costs)
 TIMELINE = file_with("trace for Perfetto", lambda head: head.startswith(b'{"traceEvents":'))
-DRAWING = file_with("SVG drawing", lambda head: head.startswith(b"<svg"))
+DRAWING = file_with("drawing in SVG", lambda head: head.startswith(b"<svg"))
 PICTURE = file_with("picture", _is_picture)
 NAMES = Kind("file of names", _no_names, is_file=True, replaces=False)
 BOARD = Kind("TensorBoard folder", _no_board, replaces=False)

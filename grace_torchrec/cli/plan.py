@@ -12,6 +12,7 @@ from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.cli.options import (
     budget_option,
     hbm_bytes_option,
+    host_bytes_option,
     progress_to_stderr,
 )
 from grace_torchrec.cli.places import PLAN, InPath, OutPath
@@ -37,6 +38,7 @@ AGAIN = "grace-torchrec profile TRACE --table NAME --feature NAME, with the name
     "--memory", required=True, help="Machine that will serve: a name, or a file of calibrate."
 )
 @hbm_bytes_option
+@host_bytes_option
 @budget_option
 @click.option(
     "--rewriting",
@@ -66,6 +68,7 @@ def plan(
     profile_folder: Path,
     memory: str,
     hbm_bytes: int | None,
+    host_bytes: int | None,
     budget: float,
     rewriting: Rewriting,
     bad_ids: BadIds,
@@ -73,7 +76,7 @@ def plan(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Plan MODEL (package.module:function, which returns model and example batches) for a machine."""
-    machine = memory_named(memory, hbm_bytes)
+    machine = memory_named(memory, hbm_bytes, host_bytes)
     options = PlanOptions(budget=budget, rewriting=rewriting, bad_ids=bad_ids)
     profile = Profile.load(profile_folder)
     with progress_to_stderr() as progress:

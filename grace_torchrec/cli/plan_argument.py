@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grace_torchrec.arguments import told
-from grace_torchrec.cli.model_argument import load_function
+from grace_torchrec.cli.function_argument import call_function, is_module, spelled
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.stock_plan import read_stock_plan, stock_document, summarise_stock
@@ -35,8 +35,9 @@ def load_summary(text: str) -> PlanSummary:
     if path.is_file():
         return read_stock_plan(path)
     if ":" not in text:
-        raise GraceError(f"PLAN {text!r}: no such folder or file; {HOW}")
-    return _summary_of(text, load_function("PLAN", text)())
+        function = f" ({spelled(text)})" if is_module(text) else ""
+        raise GraceError(f"PLAN {text!r}: no such folder or file; {HOW}{function}")
+    return _summary_of(text, call_function("PLAN", text))
 
 
 def _summary_of(text: str, found: Any) -> PlanSummary:

@@ -11,6 +11,7 @@ from grace_torchrec.cli.places import PROFILE, InPath, OutPath
 from grace_torchrec.cli.trace_options import RowNames, columns_option, format_option, remap_option
 from grace_torchrec.cli.words import in_own_words
 from grace_torchrec.errors import GraceError
+from grace_torchrec.strict_files import kind_of
 from grace_torchrec.traces.profile import Profile
 from grace_torchrec.traces.shards import Thinning, read_shards
 from grace_torchrec.traces.trace import Trace
@@ -73,6 +74,11 @@ def profile(
         raise click.UsageError("--table and each --feature are names, no feature twice.")
     if names_file is not None and processes > 1:
         raise click.UsageError("--remap numbers items in one process: leave --processes out.")
+    for path in traces:
+        if (kind := kind_of(path)) is not None:
+            raise click.UsageError(
+                f"TRACE {str(path)!r} is a {kind} folder: give a trace, of bags."
+            )
     rows = RowNames.of(names_file)
     with progress_to_stderr() as progress:
         progress(f"reading {', '.join(map(str, traces))}")

@@ -9,6 +9,7 @@ import click
 import torch
 
 import grace_torchrec as grace
+from grace_torchrec.cli.function_argument import spelled
 from grace_torchrec.cli.model_argument import load_model
 from grace_torchrec.cli.options import Number, progress_to_stderr
 from grace_torchrec.cli.places import PICTURE, InPath, OutPath
@@ -51,7 +52,10 @@ GENERATED = (3_706, 6_040)  # items, users: as many as ml1m has
     default="",
     help="Entrants, by commas; default: all but ours_workers, shared_streams.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=6, show_default=True,
+    help="Six and more give intervals.",
+)  # fmt: skip
 @click.option(
     "--requests", type=click.IntRange(min=20), default=1000, show_default=True,
     help="Of each entrant, client count and round.",
@@ -114,12 +118,12 @@ def serve_bench(
         raise click.UsageError("--open and --rate go together.")
     if what is not None and trace is not None:
         raise click.UsageError("--trace is for the model of histories: give no SERVED or MODEL.")
+    if code is not None and (what is None or not Path(what).is_dir()):
+        raise click.UsageError("--model is for a SERVED folder: give one, or a MODEL without it.")
     if trace is None and (trace_format or columns or names_file):
         raise click.UsageError("--format, --columns and --remap are for a --trace: give one.")
     if what is not None and ":" not in what and what not in MODELS and not Path(what).is_dir():
-        raise click.UsageError(
-            f"{what!r}: no such folder, and is not package.module:function: give a SERVED or a MODEL."
-        )
+        raise click.UsageError(f"{what!r}: no such SERVED folder; as a MODEL, {spelled(what)}.")
     if figure is not None:
         check_figure(figure)
     torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grace_torchrec.launch.torchx_modules import torchx_module
+from grace_torchrec.launch.torchx_modules import refusing, torchx_module
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef
@@ -38,17 +38,23 @@ def sub_command(command: Sequence[str], given: Mapping[str, str], place: Place) 
 
     Raises:
         NotSupported: TorchX is not installed.
+        GraceError: TorchX knows no such resource or mount.
     """
     specs = torchx_module("specs")
     name = f"grace-{command[0]}"
+    with refusing():
+        resource = specs.resource(
+            cpu=place.cpu, gpu=place.gpu, memMB=place.memMB, h=place.h or None
+        )
+        mounts = specs.parse_mounts(list(place.mounts or ()))
     role = specs.Role(
         name=name,
         image=place.image,
         entrypoint="python",
         args=["-m", "grace_torchrec", *command],
         env={**_variables(given), **(place.env or {})},
-        resource=specs.resource(cpu=place.cpu, gpu=place.gpu, memMB=place.memMB, h=place.h or None),
-        mounts=specs.parse_mounts(list(place.mounts or ())),
+        resource=resource,
+        mounts=mounts,
     )
     app: AppDef = specs.AppDef(name=name, roles=[role], metadata=dict(given))
     return app
@@ -59,22 +65,24 @@ def training(script: str, args: Sequence[str], j: str, place: Place) -> "AppDef"
 
     Raises:
         NotSupported: TorchX is not installed.
+        GraceError: TorchX knows no such resource or mount, or cannot read ``j``.
     """
     dist = torchx_module("components.dist")
     component = getattr(dist, "torchrun", None) or dist.ddp  # ddp was renamed after 0.7
-    app: AppDef = component(
-        *args,
-        script=script,
-        name="/grace-train",
-        j=j,
-        image=place.image,
-        cpu=place.cpu,
-        gpu=place.gpu,
-        memMB=place.memMB,
-        h=place.h or None,
-        env=dict(place.env or {}),
-        mounts=list(place.mounts or ()),
-    )
+    with refusing():
+        app: AppDef = component(
+            *args,
+            script=script,
+            name="/grace-train",
+            j=j,
+            image=place.image,
+            cpu=place.cpu,
+            gpu=place.gpu,
+            memMB=place.memMB,
+            h=place.h or None,
+            env=dict(place.env or {}),
+            mounts=list(place.mounts or ()),
+        )
     return app
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace_sharding.memory_files import memory_named
 from grace_torchrec.errors import GraceError
-from grace_torchrec.launch.torchx_modules import torchx_module
+from grace_torchrec.launch.torchx_modules import refusing, torchx_module
 
 if TYPE_CHECKING:
     from torchx.specs import AppDef, Role
@@ -61,10 +61,11 @@ def _role_that_looks(role: "Role", reads: dict[str, str]) -> "Role":
                 GraceError: what it reads is not on this machine.
             """
             told = missing(reads) if scheduler in LOCAL else None
-            if told is not None:
-                raise GraceError(
-                    f"{self.name}: {told}; the job runs on this machine: write it first"
-                )
+            with refusing():
+                if told is not None:
+                    raise GraceError(
+                        f"{self.name}: {told}; the job runs on this machine: write it first"
+                    )
             return super().pre_proc(scheduler, dryrun_info)
 
     made: Role = LookingRole(**vars(role))

@@ -10,11 +10,13 @@ from typing import Any
 
 from grace_torchrec import artifact
 from grace_torchrec.errors import GraceError
+from grace_torchrec.launch.torchx_modules import refusing
 from grace_torchrec.strict_files import read_json
 
 PROFILE, PLAN = "profile_fingerprint", "plan_sha256"
 
 
+@refusing()
 def of_profile(folder: str) -> dict[str, str]:
     """Return the fingerprint that plans made from this profile will carry.
 
@@ -34,6 +36,7 @@ def of_profile(folder: str) -> dict[str, str]:
     return {PROFILE: artifact.fingerprint(*parts)}
 
 
+@refusing()
 def of_plan(folder: str) -> dict[str, str]:
     """Return the checksum of a plan, and the fingerprint of the profile it was made from.
 

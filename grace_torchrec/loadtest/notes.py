@@ -6,8 +6,9 @@ Flow: result of the rounds -> *notes_of* -> lines under the tables, and in the J
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from grace_torchrec.loadtest.intervals import LEAST_ROUNDS
+
 BEYOND = 10  # slower answers than a quantile, at least: fewer, and it is about single requests
-ROUNDS = 5  # fewer say little about the spread
 KEPT_UP = 0.95  # share of the asked rate
 
 
@@ -36,8 +37,9 @@ def _of_samples(found: Mapping[str, Any], cells: Cells) -> Iterator[str]:
             f"p99 of a round is told from {fewest} answers, {fewest // 100} of them slower; "
             f"give --requests {100 * BEYOND} or more"
         )
-    if found["rounds"] < ROUNDS:
-        yield f"{found['rounds']} rounds say little about the spread; give --rounds {ROUNDS}"
+    if found["rounds"] < LEAST_ROUNDS:
+        count = f"{found['rounds']} round" + ("" if found["rounds"] == 1 else "s")
+        yield f"{count} cannot give a 95 % interval; give --rounds {LEAST_ROUNDS} or more"
 
 
 def _of_answers(found: Mapping[str, Any], cells: Cells) -> Iterator[str]:

@@ -19,6 +19,7 @@ from grace_sharding.calibration import load_now
 from grace_torchrec.errors import GraceError
 from grace_torchrec.loadtest.entrants import Entrant, Models, engine_of, entrants
 from grace_torchrec.loadtest.generator import Load, Measured
+from grace_torchrec.loadtest.intervals import LEAST_ROUNDS, median_interval
 from grace_torchrec.loadtest.notes import notes_of
 from grace_torchrec.loadtest.processes import Rig
 from grace_torchrec.loadtest.subject import Subject
@@ -26,7 +27,6 @@ from grace_torchrec.serve.request_form import form_of
 from grace_torchrec.timing import Samples
 
 FIGURES = ("p50", "p95", "p99", "service_p50", "service_p95", "service_p99", "throughput")
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Settings:
 
     clients: tuple[int, ...] = (1, 8, 15, 22, 30)
     names: tuple[str, ...] = ()
-    rounds: int = 5
+    rounds: int = LEAST_ROUNDS
     requests: int = 1000
     pattern: str | None = None
     rate: float = 0.0
@@ -161,6 +161,7 @@ def _result(
         "errors": sum(measured.errors for measured in everything),
         "requests": settings.requests * len(everything),
         "rounds": settings.rounds,
+        "rounds_for_an_interval": LEAST_ROUNDS,
         "pattern": settings.pattern,
         "rate": settings.rate,
         "settings": {
@@ -188,9 +189,9 @@ def _figures(rounds: Sequence[Measured]) -> dict[str, Samples]:
 
 def _cell(rounds: Sequence[Measured], figures: Mapping[str, Samples]) -> dict[str, Any]:
     """Return what the JSON object says of one entrant under one load."""
-    cell: dict[str, Any] = {name: round(samples.median, 4) for name, samples in figures.items()}
+    cell: dict[str, Any] = {name: _told(samples.median) for name, samples in figures.items()}
     cell["spread"] = {
-        name: [round(samples.q20, 4), round(samples.q80, 4)] for name, samples in figures.items()
+        name: [_told(samples.q20), _told(samples.q80)] for name, samples in figures.items()
     }
     for name in ("rejected", "errors", "failed", "wrong", "lost"):
         cell[name] = sum(getattr(one, name) for one in rounds)
@@ -214,10 +215,13 @@ def _ratios(figures: Mapping[str, Mapping[str, Samples]]) -> dict[str, Any]:
     }
 
 
-def _interval(ratio: Samples) -> dict[str, float]:
-    """Return median and spread of a ratio, and the 95 % interval of the median (bootstrap)."""
-    values = ratio.values_R
-    draw = np.random.default_rng(0).integers(0, values.size, (RESAMPLES, values.size))
-    low, high = np.percentile(np.median(values[draw], axis=1), [2.5, 97.5])
-    told = {**ratio.summary(), "low": float(low), "high": float(high)}
-    return {name: round(value, 4) for name, value in told.items()}
+def _interval(ratio: Samples) -> dict[str, float | None]:
+    """Return median and spread of a ratio, and the interval of the median where there is one."""
+    low, high = median_interval(ratio.values_R) or (None, None)
+    told = {**ratio.summary(), "low": low, "high": high}
+    return {name: None if value is None else _told(value) for name, value in told.items()}
+
+
+def _told(value: float) -> float | None:
+    """Return a figure with four digits; None where no request was answered: JSON knows no NaN."""
+    return round(value, 4) if np.isfinite(value) else None

@@ -22,10 +22,13 @@ from grace_torchrec.loadtest.encoding import flat_answer
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.request_form import form_of
+from grace_torchrec.traces.profile import Profile
+from grace_torchrec.traces.recorder import TraceRecorder
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
 
 Request = tuple[Any, ...]
+ALL = 1 << 40  # bags and ids of a profile: of batches that have an end, no sample is taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ def history_subject(
     dim: int = 128,
     size: str = "embedding_heavy",
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a DLRM over histories, planned and converted, and requests of users it has not seen.
 
@@ -90,7 +93,7 @@ def history_subject(
         dim: Embedding dimension.
         size: A key of ``models.dlrm.SIZES``.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
     torch.manual_seed(0)
     split = split_bags(trace)
@@ -109,7 +112,7 @@ def model_subject(
     served: nn.Module | None = None,
     rows: int = 1,
     distinct: int = 1000,
-    streams: int = 4,
+    streams: int | None = None,
 ) -> Subject:
     """Return a model with requests cut from its example batches.
 
@@ -120,14 +123,15 @@ def model_subject(
         served: The converted model; default: it is planned and converted here.
         rows: Rows of a request.
         distinct: Distinct requests at most.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
 
     Raises:
+        GraceError: arguments of a batch differ in rows.
         NotSupported: batches cannot be cut by rows, or the model has nothing to convert.
     """
     requests: list[Request] = []
-    for batch in batches:
-        count = form_of(batch).rows
+    for number, batch in enumerate(batches):
+        count = _rows_of(batch, f"load test: batch {number}")
         starts = range(0, count - rows + 1, rows)
         requests += [cut_rows(batch, first, first + rows) for first in starts]
     chosen = requests[:distinct]
@@ -135,17 +139,61 @@ def model_subject(
     return Subject.of(name, stock, found, chosen)
 
 
-def converted(stock: nn.Module, batches: Sequence[Request], streams: int) -> nn.Module:
+def converted(stock: nn.Module, batches: Sequence[Request], streams: int | None) -> nn.Module:
     """Profile, plan and convert a model for this machine; rows keep their type.
 
     Args:
         stock: In eval mode.
         batches: What the profile is made from.
-        streams: Streams at most of one query.
+        streams: Streams at most of one query; None: as convert has it.
     """
-    profile = api.profile(batches, stock)
+    profile = recorded(stock, batches)
     plan = api.plan(stock, profile, MemoryModel.named("cpu"))
     return convert(stock, plan, example=batches[0], streams=streams, row_dtype="table")
+
+
+def recorded(stock: nn.Module, batches: Sequence[Request]) -> Profile:
+    """Return the bags that the collections of a model see, however batches hold them.
+
+    Bags may be in several KeyedJaggedTensors, and those in dicts, lists and tuples.
+
+    Args:
+        stock: In eval mode.
+        batches: All are run and looked at.
+    """
+    recorder = TraceRecorder(
+        stock, max_bags=ALL, max_ids=ALL, max_bag_ids=ALL, max_overhead=None, min_support=1
+    )
+    recorder.attach()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                stock(*batch)
+    finally:
+        recorder.detach()
+    return recorder.profile()
+
+
+def _rows_of(batch: Request, where: str) -> int:
+    """Return the rows of a batch that can be cut into requests.
+
+    Raises:
+        GraceError: its arguments differ in rows.
+        NotSupported: it holds what has no rows.
+    """
+    try:
+        form = form_of(batch)
+    except GraceError as error:
+        raise GraceError(
+            f"{where}: {error}; requests are cut and joined by row, so repeat a user's row for each "
+            "of its items"
+        ) from error
+    if form.is_alone:
+        raise NotSupported(
+            f"{where} holds what cannot be cut by rows; give tensors with a row for each row of the "
+            "batch, KeyedJaggedTensors of one stride, numbers and texts"
+        )
+    return form.rows
 
 
 def cut_rows(batch: Request, first: int, last: int) -> Request:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu, rewrite_ns_of
 from grace_torchrec.plans.table_plan import TablePlan
+from grace_torchrec.plans.table_spec import TableSpec
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,27 @@ def is_slower(time_ratio: float) -> bool:
     return round(time_ratio, 2) < 1
 
 
+def told_verdict(table: TablePlan, claim: Claim) -> str:
+    """Return the verdict as people read it: a bare ``use`` says that a gain in time is claimed.
+
+    Args:
+        table: A table.
+        claim: What is claimed of it.
+    """
+    if table.verdict != "use":
+        return table.verdict
+    if claim.is_slower:
+        return "use though slower alone"
+    if claim.doubt:
+        return "use for fewer reads only" if table.predicted.cut > 0 else "use without a claim"
+    return "use" if round(claim.time_ratio, 2) > 1 else "use though no faster alone"
+
+
+def cache_holds(spec: TableSpec, memory: MemoryModel) -> bool:
+    """Tell whether the last cache before the memory holds a table whole; False if it is not known."""
+    return memory.cache_bytes is not None and spec.num_rows * spec.row_bytes <= memory.cache_bytes
+
+
 def claims_of(tables: Iterable[TablePlan], memory: MemoryModel) -> Claims:
     """Return what may be claimed of tables that share a machine.
 
@@ -147,14 +169,13 @@ def _claim(plan: TablePlan, modelled: Claim, memory: MemoryModel) -> Claim:
     """Return what may be claimed of one table alone."""
     if plan.verdict != "use":
         return modelled
-    table_bytes = plan.spec.num_rows * plan.spec.row_bytes
     if memory.hbm is None:
         whole_here = plan.lookup == "ahead"  # the cost of rewriting in line knows caches
     else:
         whole_here = modelled.stock_host_s == 0 < modelled.stock_hbm_s
-    if whole_here and memory.cache_bytes is not None and table_bytes <= memory.cache_bytes:
+    if whole_here and cache_holds(plan.spec, memory):
         return modelled.doubted(
-            f"its {table_bytes:,} bytes fit into the cache of {memory.machine} "
+            f"its {plan.spec.num_rows * plan.spec.row_bytes:,} bytes fit into the cache of {memory.machine} "
             f"({memory.cache_bytes:,} bytes), of which bandwidths say nothing"
         )
     return modelled

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.claims import claims_of, told_verdict
 from grace_torchrec.plans.curve import CurvePoint
 from grace_torchrec.plans.inner_tables import inner_tables
 from grace_torchrec.plans.options import PlanOptions
@@ -73,7 +74,8 @@ class Plan:
 
     def __repr__(self) -> str:
         """Tables, verdicts and memories, on one line; ``inspect`` shows the rest."""
-        verdicts = Counter(table.verdict for table in self.tables.values())
+        claims = claims_of(self.tables.values(), self.memory).tables
+        verdicts = Counter(told_verdict(table, claims[key]) for key, table in self.tables.items())
         counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         extra = sum(table.predicted.extra_bytes for table in self.tables.values())
         return (
@@ -99,7 +101,7 @@ class Plan:
         return sharding_plan(self.sharding, device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan folder whole or not at all.
+        """Write the plan folder whole or not at all; folders that are missing above it are made.
 
         Raises:
             GraceError: ``path`` is something else than a plan folder, or cannot be written.

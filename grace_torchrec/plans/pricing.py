@@ -222,6 +222,11 @@ def variants_of(
     return variants, ways
 
 
+def code_in_host(memory: MemoryModel, ahead: bool) -> bool:
+    """Tell whether the code of sums leaves HBM to rows: nobody reads it here where bags come rewritten."""
+    return ahead and memory.host.num_bytes > 0
+
+
 def _with_sums(spec: TableSpec, option: Priced, memory: MemoryModel, ahead: bool) -> list[Variant]:
     """Sums beside originals in host memory, there with hot rows too, or in HBM."""
     assert option.sums is not None
@@ -231,7 +236,7 @@ def _with_sums(spec: TableSpec, option: Priced, memory: MemoryModel, ahead: bool
     code_G = option.ids_G * (0 if ahead else memory.sector_bytes)
     plain_G = option.plain.reads_GK.sum(axis=1)
     none_G = np.zeros(GROUPS)
-    if memory.hbm is None or ahead or code > memory.hbm.num_bytes:
+    if memory.hbm is None or code_in_host(memory, ahead) or code > memory.hbm.num_bytes:
         (hbm_code, host_code), (hbm_G, host_G) = (0, code), (none_G, code_G)
     else:
         (hbm_code, host_code), (hbm_G, host_G) = (code, 0), (code_G, none_G)

@@ -14,15 +14,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grace_sharding.filling import forced_to_hbm
-from grace_sharding.joint import Decision, decide
+from grace_sharding.joint import Decision
 from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, place_tables
 from grace_sharding.table_reads import DoesNotFit, Layout, TableReads
 from grace_sharding.variants import RUNGS, Variant
 from grace_torchrec.errors import NoPlan
+from grace_torchrec.plans.host_use import decide_within, with_whole
 from grace_torchrec.plans.offers import Offer, SumsOption
 from grace_torchrec.plans.ordering import in_order_of
-from grace_torchrec.plans.pricing import Busy, Mode, Priced, Touched, Way, priced, variants_of
+from grace_torchrec.plans.pricing import (
+    Busy,
+    Mode,
+    Priced,
+    Touched,
+    Way,
+    code_in_host,
+    priced,
+    variants_of,
+)
+from grace_torchrec.plans.table_spec import TableSpec
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -82,16 +93,18 @@ def share(
     forced = _forced(offers, memory)
     tables, ways = [], []
     for t, offer in enumerate(offers):
-        variants, meant = variants_of(offer.spec, plain[t], with_sums[t], memory, ahead)
+        variants, meant = with_whole(
+            *variants_of(offer.spec, plain[t], with_sums[t], memory, ahead)
+        )
         kept = [v for v, one in enumerate(variants) if t not in forced or one.originals == "hbm"]
         tables.append([variants[v] for v in kept])
         ways.append([meant[v] for v in kept])
-    stock = _stock(tables, ways, memory)
+    specs = [offer.spec for offer in offers]
+    stock = _stock(tables, ways, specs, memory)
     while True:
         starts = [np.array([_first(meant, stage) for meant in ways]) for stage in ("hot", "sums")]
-        best, unread = _unread_to_hbm(
-            decide(tables, memory, [stock.picked_T, *starts]), offers, tables, ways, memory
-        )
+        best = decide_within(tables, specs, memory, [stock.picked_T, *starts])
+        best, unread = _unread_to_hbm(best, offers, tables, ways, memory)
         taken = [
             _take(offers[t], ways[t][v], tables[t][v], plain[t], with_sums[t])
             for t, v in enumerate(best.picked_T.tolist())
@@ -161,14 +174,19 @@ def _forced(offers: Sequence[Offer], memory: MemoryModel) -> set[int]:
 
 
 def _stock(
-    tables: Sequence[Sequence[Variant]], ways: Sequence[Sequence[Way]], memory: MemoryModel
+    tables: Sequence[Sequence[Variant]],
+    ways: Sequence[Sequence[Way]],
+    specs: Sequence[TableSpec],
+    memory: MemoryModel,
 ) -> Decision:
     """The best that stock tables can do: whole in one memory, or split by a software cache."""
     only = [
         [variant for variant, way in zip(own, meant, strict=True) if way.mode == "stock"]
         for own, meant in zip(tables, ways, strict=True)
     ]
-    return decide(only, memory)  # stock variants come first: their numbers are those of all
+    return decide_within(
+        only, specs, memory
+    )  # stock variants come first: their numbers are those of all
 
 
 def _unread_to_hbm(
@@ -243,7 +261,7 @@ def _placed(
         ahead: Bags arrive rewritten.
         contested: Sums and rows compete for HBM.
     """
-    made = [_refitted(one, ahead, contested) for one in taken]
+    made = [_refitted(one, code_in_host(memory, ahead), contested) for one in taken]
     wanted = sum(one.variant.hbm_bytes + float(one.variant.bytes_K.sum()) for one in taken)
     fill_bytes = None if best.hbm_bytes >= int(wanted) else best.hbm_bytes
     while (
@@ -289,7 +307,9 @@ def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums |
             sums = in_order_of(sums, source.stored_outlook.expected(reads.stored_reads_R, scale))
             reads = count_reads(whole, sums)
         plain_N, sum_reads_R = reads.plain_reads_N, reads.stored_reads_R
-    split: Layout = "split" if variant.split else "apart"
+    layout: Layout = "split" if variant.split else "apart"
+    if variant.originals == "hbm":
+        layout = "whole" if taken.option is None or not variant.is_whole else "all"
     table = TableReads(
         name=taken.offer.spec.key,
         plain_reads_N=plain_N,
@@ -297,7 +317,7 @@ def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums |
         row_bytes=taken.offer.spec.row_bytes,
         metadata_bytes=sums.metadata_bytes if sums is not None else 0,
         stock=taken.way.mode == "stock" and not variant.split,
-        layout="whole" if variant.originals == "hbm" else split,
+        layout=layout,
         code_in_host=ahead,
         plain_outlook=source.plain_outlook,
         sum_outlook=source.stored_outlook if sums is not None else None,

@@ -142,6 +142,7 @@ def _table(key: str, entry: Mapping[str, Any], spec: TableSpec | None, where: st
     return TableSummary(
         table=key,
         verdict="stock",
+        verdict_told="stock",
         method=sharding,
         lookup=kernel,
         reason=_where_it_is(sharding, [placement for _, _, placement in shards]),

@@ -6,7 +6,7 @@ Flow: Plan -> *PlanSummary* -> inspect, diff, report.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from grace_torchrec.plans.claims import Claim, claims_of
+from grace_torchrec.plans.claims import Claim, claims_of, told_verdict
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.summary import RATE, Contents, PlanSummary, TableSummary, TierPart
 
@@ -80,5 +80,6 @@ def _table(table: TablePlan, tier_names: Sequence[str], claim: Claim) -> TableSu
         extra_bytes=told.extra_bytes,
         metadata_bytes=told.metadata_bytes,
         doubt=claim.doubt,
+        verdict_told=told_verdict(table, claim),
         contents=Contents(table.sums, placed.hot_items),
     )

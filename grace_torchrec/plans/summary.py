@@ -6,6 +6,7 @@ Derived: slack, the time for which one memory waits until the slower one is done
 Shapes: R sums, H hot rows.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -81,6 +82,7 @@ class TableSummary:
         extra_bytes: Every byte over the stock model.
         metadata_bytes: Of these, the arrays that turn ids into stored rows.
         doubt: Why no gain in time is claimed; empty where one may be.
+        verdict_told: The verdict as people read it: a bare ``use`` says that a gain in time is claimed.
         contents: The stored rows themselves.
     """
 
@@ -99,6 +101,7 @@ class TableSummary:
     extra_bytes: int | None = None
     metadata_bytes: int | None = None
     doubt: str = ""
+    verdict_told: str = ""
     contents: Contents | None = field(default=None, repr=False)
 
     @property
@@ -124,7 +127,7 @@ class TableSummary:
     def document(self) -> dict[str, Any]:
         """Return the JSON object of one table."""
         names = (
-            "table", "verdict", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
+            "table", "verdict", "verdict_told", "method", "lookup", "reason", "num_rows", "row_bytes", "cut",
             "in_line_cut", "ahead_cut", "ids", "extra_rows", "extra_bytes", "metadata_bytes", "time_s", "stock_s",
             "claimed_s", "doubt",
         )  # fmt: skip
@@ -192,16 +195,29 @@ class PlanSummary:
         return self.stock_s / claimed_s if claimed_s and self.stock_s is not None else 1.0
 
     @property
+    def all_in_hbm_s(self) -> float | None:
+        """Seconds with all rows in HBM; None unless host memory has rows for which HBM has room."""
+        parts, beta = {part.tier: part for part in self.tiers}, self.settings.get("beta")
+        if self.kind != "grace" or "hbm" not in parts or beta is None:
+            return None
+        hbm, host = parts["hbm"], parts["host"]
+        if not host.rows or (hbm.bytes or 0) + (host.bytes or 0) > self.rooms["hbm"]:
+            return None
+        return (hbm.time_s or 0.0) + (host.time_s or 0.0) * float(beta)
+
+    @property
     def doubted(self) -> tuple[TableSummary, ...]:
         """Tables that are used without a claim that it saves time."""
         return tuple(table for table in self.tables if table.doubt)
 
     def verdicts(self) -> dict[str, int]:
         """How many tables have each verdict, the most frequent one first."""
-        counted: dict[str, int] = {}
-        for table in self.tables:
-            counted[table.verdict] = counted.get(table.verdict, 0) + 1
-        return dict(sorted(counted.items(), key=lambda item: -item[1]))
+        return dict(Counter(table.verdict for table in self.tables).most_common())
+
+    def verdicts_told(self) -> str:
+        """Return the same for people, who want to know what a table is used for."""
+        told = Counter(table.verdict_told for table in self.tables)
+        return ", ".join(f"{count:,} {verdict}" for verdict, count in told.most_common())
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object of ``inspect --json``."""
@@ -217,6 +233,7 @@ class PlanSummary:
             "claimed_s": self.claimed_s,
             "time_ratio": None if self.stock_s is None else self.time_ratio,
             "ids_for_a_launch": self.ids_for_a_launch,
+            "all_in_hbm_s": self.all_in_hbm_s,
             "times": TIMES,
             "tiers": {
                 part.tier: {**_tier_document(part, tiers), "room_bytes": self.rooms.get(part.tier)}

@@ -155,7 +155,7 @@ class CostFile:
         """Write the file; one line an operator, so that differences can be read.
 
         Raises:
-            GraceError: it cannot be written.
+            GraceError: it cannot be written, as where its folder is missing.
         """
         ops = [
             json.dumps(vars(op) | asdict(stat))

@@ -44,7 +44,7 @@ def convert(
     plan: Plan,
     *,
     example: tuple[Any, ...],
-    streams: int = 4,
+    streams: int | None = None,
     target: Target = "module",
     row_dtype: str | None = None,
     sharding: Spread | None = None,
@@ -58,7 +58,8 @@ def convert(
         model: Stock, or swapped by ``accelerate_``; its rows are the float master.
         plan: Made for the tables of this model.
         example: One batch: the model's positional arguments.
-        streams: Streams at most for the operators of one query (target ``module``).
+        streams: Streams at most for the operators of one query (target ``module``); default: 4.  Who
+            asks for several and gets one, as the model cannot be traced, is warned.
         target: ``module`` (scheduled, takes deltas) or ``torchscript`` (stock operators only; takes
             the batches that ``script_batch`` makes).
         row_dtype: ``table``, ``fp32``, ``fp16``, ``int8`` or ``int4``; default: the plan's option.
@@ -87,9 +88,10 @@ def convert(
         raise GraceError(
             f"convert: example must be a tuple of the model's arguments, got {type(example).__name__}"
         )
+    most_streams = Machine.streams if streams is None else streams
     expect_model("convert", model)
     expect("convert", "plan", plan, Plan)
-    expect_number("convert", "streams", streams, 1, whole=True)
+    expect_number("convert", "streams", most_streams, 1, whole=True)
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))
     types = row_types(plan, row_dtype)
@@ -98,7 +100,7 @@ def convert(
         sharding = sharding.as_planned(plan.memory.uvm)
     scripting = target == "torchscript"
     conversion = Conversion(
-        target, types, streams, 1 if scripting else slots, plan.options.bad_ids, strict
+        target, types, most_streams, 1 if scripting else slots, plan.options.bad_ids, strict
     )
     # Shards have memory of their own: what they are made from needs none.
     device = "cpu" if sharding is None else "meta"
@@ -121,6 +123,11 @@ def convert(
         served = Served(model_slot, plan, conversion, None, None, refused)
     else:
         served = assemble(eager, collections, plan, conversion, example, masters, refused)
+        found = served.scheduled
+        if streams is not None and streams > 1 and found is not None and found.schedule is None:
+            _log.warning(
+                "convert: %d streams were asked for, it serves on one: %s", streams, found.reason
+            )
     served.build_s = time.perf_counter() - begin
     return served
 
@@ -222,8 +229,6 @@ def schedule(
         if stats is None:
             _check_trace(traced, wanted, example)
     except NotSupported as error:
-        if streams > 1:
-            _log.warning("convert: %d streams were asked for, it serves on one: %s", streams, error)
         return Scheduled(eager, False, str(error))
     if stats is not None and kept is not None:
         return schedule_again(traced, example, Machine(streams), stats, kept)

@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.serve.cache_gates import CacheGates
 from grace_torchrec.serve.row_dims import RowDims
 from grace_torchrec.serve.segmented_model import caches_of, serving
 from grace_torchrec.serve.shared_streams import SharedStreams
@@ -47,6 +48,8 @@ class LiveModel:
         self.model, self.stock = model, stock
         self.row_dims = RowDims(), RowDims()
         self.caches: frozenset[str] = frozenset()
+        own = CacheGates(model, {})
+        self._gates = {False: own, True: CacheGates(stock, own.gates)}
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
         self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
         self.ahead = _rewritten_for(model)
@@ -64,6 +67,9 @@ class LiveModel:
 
     def follow(self, old: "LiveModel") -> None:
         """Take the place of a model, whose last batches may be under way, as those before it may."""
+        known = {name: gate for gates in old._gates.values() for name, gate in gates.gates.items()}
+        own = CacheGates(self.model, known)
+        self._gates = {False: own, True: CacheGates(self.stock, known | own.gates)}
         earlier = (weakref.ref(old), *old._earlier)
         self._earlier = tuple(model for model in earlier if model() is not None)
 
@@ -115,15 +121,22 @@ class LiveModel:
             with_stock: Ask the stock model.
             in_flight: The batch is one of those that share streams, if any do.
         """
-        with torch.no_grad():
-            if not with_stock:
-                if in_flight and self._on_shared is not None:
-                    return self._on_shared(batch)
-                return self.model(*batch)
-            assert self.stock is not None
-            return self.stock(
-                *(part.bags if isinstance(part, RewrittenBatch) else part for part in batch)
-            )
+        shares = in_flight and self._on_shared is not None and not with_stock
+        with torch.no_grad(), self._gates[with_stock].passed(alone=not shares) as output:
+            output.append(self._output(batch, with_stock, shares))
+            return output[0]
+
+    def _output(self, batch: tuple[Any, ...], with_stock: bool, shares: bool) -> Any:
+        """Return the answer; caches that it changes are held."""
+        if shares:
+            assert self._on_shared is not None
+            return self._on_shared(batch)
+        if not with_stock:
+            return self.model(*batch)
+        assert self.stock is not None
+        return self.stock(
+            *(part.bags if isinstance(part, RewrittenBatch) else part for part in batch)
+        )
 
     def _fits(self, bags: KeyedJaggedTensor | RewrittenBatch) -> bool:
         """Tell bags that were rewritten for this model."""

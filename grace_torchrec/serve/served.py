@@ -192,6 +192,8 @@ class Served(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the folder that ``load_served`` reads, whole or not at all.
 
+        Folders that are missing above it are made.
+
         Raises:
             GraceError: ``path`` is something else, or cannot be written.
         """

@@ -125,7 +125,7 @@ class Profile:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile folder atomically.
+        """Write the profile folder whole or not at all; folders that are missing above it are made.
 
         Raises:
             GraceError: ``path`` is something else than a profile folder, or cannot be written.

@@ -194,7 +194,8 @@ class TraceRecorder:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sample as a profile folder, whole or not at all.
 
-        ``Profile.load`` reads it; :meth:`resume` goes on from it.
+        ``Profile.load`` reads it; :meth:`resume` goes on from it.  Folders that are missing above it are
+        made.
 
         Raises:
             GraceError: ``path`` is something else, or cannot be written.

@@ -9,7 +9,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from grace_torchrec.plans.summary import PlanSummary, TableSummary, TierPart, slack_s
-from grace_torchrec.views.claim_text import MODELLED, doubt_lines, speed_text
+from grace_torchrec.views.claim_text import (
+    MODELLED,
+    claimed_text,
+    doubt_lines,
+    host_lines,
+    speed_text,
+)
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text, share_text
 from grace_torchrec.views.tables import Grid, short_names
 
@@ -24,7 +30,8 @@ LEFT = frozenset(
 NOTES = (
     "reads: rows that the bags of the profile read, counted; time: of the held-out bags, modelled from "
     "bytes and bandwidths, not measured",
-    "slack: how long this memory waits until the slower one is done",
+    "bytes: of rows, and of the code that turns ids into stored ones",
+    "slack: how long this memory waits until the slower one is done; of a table, by its own reads alone",
 )
 
 
@@ -60,7 +67,7 @@ def headline(summary: PlanSummary) -> str:
     """Return whose plan it is, where it is, and how many tables have which verdict."""
     whose = "plan" if summary.kind == "grace" else "sharding plan of TorchRec"
     machine = f" for {summary.machine}" if summary.kind == "grace" else ""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in summary.verdicts().items())
+    counts = summary.verdicts_told()
     tables = f"{len(summary.tables):,} table{'s' * (len(summary.tables) != 1)}"
     return f"{whose} {summary.source}{machine}: {tables}" + (f" ({counts})" if counts else "")
 
@@ -71,9 +78,9 @@ def _head(summary: PlanSummary) -> list[str]:
     if summary.time_s and summary.stock_s is not None:
         lines.append(
             f"lookups of the held-out bags, {MODELLED}: {seconds_text(summary.time_s)}, stock "
-            f"{seconds_text(summary.stock_s)}"
+            f"{seconds_text(summary.stock_s)}{claimed_text(summary)}"
         )
-        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary)]
+        lines += [f"lookups: {speed_text(summary)}", *doubt_lines(summary), *host_lines(summary)]
     return lines
 
 
@@ -138,7 +145,7 @@ def _wide_rows(part: TierPart) -> tuple[str, ...]:
 def _decision(table: TableSummary) -> tuple[str, ...]:
     """Return what was decided over one table."""
     cuts = (known(cut, ".1%") for cut in (table.cut, table.in_line_cut, table.ahead_cut))
-    return table.verdict, table.method, *cuts, table.lookup, table.reason
+    return table.verdict_told, table.method, *cuts, table.lookup, table.reason
 
 
 def _verdict_lines(summary: PlanSummary) -> Iterator[str]:
@@ -155,7 +162,7 @@ def _verdict_lines(summary: PlanSummary) -> Iterator[str]:
         if table.extra_bytes:
             facts.append(f"{table.extra_rows:,} extra rows, {bytes_text(table.extra_bytes)}")
         told = f" ({'; '.join(facts)})" if facts else ""
-        yield f"{names[table.table]}: {table.verdict}{told}: {table.reason}"
+        yield f"{names[table.table]}: {table.verdict_told}{told}: {table.reason}"
 
 
 def _settings(summary: PlanSummary) -> Grid:

@@ -19,7 +19,7 @@ from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.plans.what_if import WhatIf, what_if
 from grace_torchrec.traces.profile import Profile
-from grace_torchrec.views.claim_text import doubt_lines, speed_text
+from grace_torchrec.views.claim_text import claimed_text, doubt_lines, host_lines, speed_text
 from grace_torchrec.views.html import Html, element
 from grace_torchrec.views.numbers import bytes_text, seconds_text
 from grace_torchrec.views.report_parts import numbers, section
@@ -148,14 +148,14 @@ def _headline(summary: PlanSummary) -> str:
 
 def _top(summary: PlanSummary) -> Html:
     """Return the headline and the figures that matter."""
-    counts = summary.verdicts()
-    told = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) or "no tables"
+    told = summary.verdicts_told() or "no tables"
     headline = _headline(summary)
+    lines = [*doubt_lines(summary), *host_lines(summary)]
     return element(
         "header",
         element("p", f"grace-torchrec plan {summary.source}".rstrip(), class_="eyebrow"),
         element("h1", headline[:1].upper() + headline[1:]),
-        [element("p", f"{line[:1].upper()}{line[1:]}.") for line in doubt_lines(summary)],
+        [element("p", f"{line[:1].upper()}{line[1:]}.") for line in lines],
         element("dl", [_tile(*tile) for tile in _tiles(summary, told)], class_="tiles"),
         class_="top wrap",
     )
@@ -173,7 +173,7 @@ def _tiles(summary: PlanSummary, verdicts: str) -> list[tuple[str, str, str]]:
         (
             "Lookup time, modelled",
             seconds_text(summary.time_s or 0.0),
-            f"stock {seconds_text(summary.stock_s or 0.0)}, held-out bags",
+            f"stock {seconds_text(summary.stock_s or 0.0)}, held-out bags{claimed_text(summary)}",
         ),
         ("Row reads saved", f"{summary.cut:.1%}", "of all tables, held-out bags"),
         ("Extra memory", bytes_text(extra), more),

@@ -46,7 +46,7 @@ def scroll(child: Html, label: str) -> Html:
 
 
 def pill(verdict: str) -> Html:
-    """Return a verdict as a mark."""
+    """Return a verdict as a mark: a bare ``use``, with a gain in time, stands out."""
     return element("span", verdict, class_=f"pill{' use' if verdict == 'use' else ''}")
 
 

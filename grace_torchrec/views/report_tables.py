@@ -164,7 +164,7 @@ def _verdict_row(table: TableSummary, name: str, longest: float) -> Html:
     return element(
         "tr",
         element("th", name, scope="row", class_="name", title=table.table),
-        element("td", pill(table.verdict)),
+        element("td", pill(table.verdict_told)),
         [
             element("td", text, class_="num cell", data_label=label, data_value=value)
             for label, value, text in cells

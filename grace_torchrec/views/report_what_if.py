@@ -37,7 +37,7 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
     )
     told = (
         "The sums and verdicts of this plan, with its rows placed anew for each machine: HBM is "
-        "filled to where the slower memory is fastest. Counted on "
+        "filled to where the slower memory is fastest, also where this plan keeps rows in a free HBM. Counted on "
         f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown. Modelled from "
         "bandwidths alone: caches, launches and the cost of rewriting are not in these figures."
     )

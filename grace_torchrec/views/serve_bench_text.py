@@ -6,6 +6,8 @@ Flow: JSON object of the load test -> *lines* -> command line.
 from collections.abc import Mapping
 from typing import Any
 
+from grace_torchrec.views.numbers import known
+
 COLUMNS = ("p50", "p95", "p99", "service_p50", "service_p99")
 HEADS = (
     "p50 ms",
@@ -41,9 +43,7 @@ def serve_bench_lines(found: Mapping[str, Any]) -> list[str]:
         lines += ["", _heading(found, label)]
         lines += [_row(name, cell) for name, cell in cells.items()]
         if found["ratios"][label]:
-            lines.append(
-                f"{'ratios':>26}: median (20 to 80 % of the rounds); ms: below 1 is faster"
-            )
+            lines.append(f"{'ratios':>26}: {_head_of_ratios(found)}; ms: below 1 is faster")
         lines += _ratio_lines(found["ratios"][label])
     return [
         *lines,
@@ -61,13 +61,13 @@ def _heading(found: Mapping[str, Any], label: str) -> str:
 
 def _row(name: str, cell: Mapping[str, Any]) -> str:
     """Return the line of one entrant."""
-    numbers = [f"{cell[column]:>11.3f}" for column in COLUMNS]
+    numbers = [f"{known(cell[column], '.3f'):>11}" for column in COLUMNS]
     counts = [f"{cell['throughput']:>11.0f}", f"{cell['rejected']:>11}", f"{cell['errors']:>11}"]
     return f"{name:>18} " + " ".join([*numbers, *counts])
 
 
 def _ratio_lines(ratios: Mapping[str, Any]) -> list[str]:
-    """Return ratios with their spread over the rounds."""
+    """Return ratios with their intervals."""
     return [
         f"{pair:>26}: "
         + ", ".join(
@@ -79,6 +79,16 @@ def _ratio_lines(ratios: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _interval(ratio: Mapping[str, float]) -> str:
-    """Return a ratio and its spread."""
-    return f"{ratio['median']:.3f} ({ratio['q20']:.3f} to {ratio['q80']:.3f})"
+def _head_of_ratios(found: Mapping[str, Any]) -> str:
+    """Return what a ratio is, and its interval, where there are rounds enough for one."""
+    least = found["rounds_for_an_interval"]
+    if found["rounds"] < least:
+        return f"median over the rounds (95 % interval: n/a, needs {least} rounds)"
+    return "median over the rounds (its 95 % interval)"
+
+
+def _interval(ratio: Mapping[str, float | None]) -> str:
+    """Return a ratio and the interval of its median."""
+    if ratio["low"] is None:
+        return f"{known(ratio['median'], '.3f')} (n/a)"
+    return f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"

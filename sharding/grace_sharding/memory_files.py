@@ -79,27 +79,30 @@ def load_memory(path: str | os.PathLike[str]) -> MemoryModel:
         raise MemoryModelError(f"{path}: lacks or mistypes {error}; calibrate again") from error
 
 
-def memory_named(name: str, hbm_bytes: int | None = None) -> MemoryModel:
+def memory_named(
+    name: str, hbm_bytes: int | None = None, host_bytes: int | None = None
+) -> MemoryModel:
     """Return a known machine, or the one in a file.
 
     Args:
         name: One of :func:`machine_names`, or the path of a file.
         hbm_bytes: Bytes of HBM that rows may take, instead of those of the machine.
+        host_bytes: The same of host memory; 0 keeps all rows in HBM.
 
     Raises:
         MemoryModelError: neither a known machine nor a readable file.
     """
     if name in machine_names():
-        return MemoryModel.named(name, hbm_bytes=hbm_bytes)
+        return MemoryModel.named(name, hbm_bytes=hbm_bytes, host_bytes=host_bytes)
     if not Path(name).is_file():
         raise MemoryModelError(
             f"memory {name!r}: no file and no known machine; use one of "
             f"{', '.join(machine_names())}, or a file of grace-torchrec calibrate"
         )
     memory = load_memory(name)
-    if hbm_bytes is None:
-        return memory
-    if memory.hbm is None:
+    if hbm_bytes is not None and memory.hbm is None:
         raise MemoryModelError(f"{name}: the machine has no HBM; {NO_HBM_BYTES}")
-    tiers = (Tier("hbm", hbm_bytes, memory.hbm.bytes_per_s), memory.host)
-    return replace(memory, tiers=tiers)
+    given = {"hbm": hbm_bytes, "host": host_bytes}
+    rooms = [(tier, given[tier.name]) for tier in memory.tiers]
+    tiers = (tier if own is None else replace(tier, num_bytes=own) for tier, own in rooms)
+    return replace(memory, tiers=tuple(tiers))

@@ -12,7 +12,7 @@ Shapes: N items, R sums, H hot rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -168,9 +168,11 @@ def place_tables(
         DoesNotFit: originals or sums of a table fit in no memory.
     """
     hbm_bytes = memory.hbm.num_bytes if memory.hbm else 0
-    everything = sum(t.original_bytes + t.sum_bytes + t.metadata_bytes for t in tables)
     if not tables:
         return ()
+    if any(table.layout == "all" for table in tables):
+        return _all_and_others(tables, memory, fill_bytes, slow_share)
+    everything = sum(t.original_bytes + t.sum_bytes + t.metadata_bytes for t in tables)
     free = fill_bytes is None and all(table.layout == "auto" for table in tables)
     if memory.hbm and everything <= hbm_bytes and free:
         return tuple(
@@ -197,6 +199,33 @@ def place_tables(
     )
     _check_host(tables, placements, memory.host.num_bytes)
     return placements
+
+
+def _all_and_others(
+    tables: Sequence[TableReads], memory: MemoryModel, fill_bytes: int | None, slow_share: float
+) -> tuple[Placement, ...]:
+    """Place tables that are in HBM with all sums, and the others in what they leave of the memories.
+
+    Where HBM has no room for them (more sums than were judged), they are filled up like the others.
+    """
+    apart = {t: _placement(table, True, not table.code_in_host, _NO_ITEMS, table.sum_reads_R.size)
+             for t, table in enumerate(tables) if table.layout == "all"}  # fmt: skip
+    taken = {
+        "hbm": sum(placed.hbm.bytes for placed in apart.values()),
+        "host": sum(placed.host.bytes for placed in apart.values()),
+    }
+    tiers = memory.tiers
+    if memory.hbm is None or any(taken[tier.name] > tier.num_bytes for tier in tiers):
+        tables = [replace(t, layout="whole") if t.layout == "all" else t for t in tables]
+        return place_tables(tables, memory, None, slow_share)
+    left = tuple(replace(tier, num_bytes=tier.num_bytes - taken[tier.name]) for tier in tiers)
+    fill_bytes = None if fill_bytes is None else max(0, fill_bytes - taken["hbm"])
+    rest = [t for t in range(len(tables)) if t not in apart]
+    placed = place_tables(
+        [tables[t] for t in rest], replace(memory, tiers=left), fill_bytes, slow_share
+    )
+    apart |= zip(rest, placed, strict=True)
+    return tuple(apart[t] for t in range(len(tables)))
 
 
 def _placement(

@@ -16,7 +16,7 @@ from grace_sharding.outlook import Outlook
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Layout = Literal["auto", "whole", "split", "apart"]
+Layout = Literal["auto", "all", "whole", "split", "apart"]
 SUM_BLOCKS = 256  # sums are valued in at most so many blocks a table
 HOT_MAP_BYTES = 4  # the map item -> hot row is int32
 
@@ -55,7 +55,7 @@ class TableReads:
         metadata_bytes: Bytes that turn ids into stored rows.
         stock: A stock table: it is never split and has no hot rows.
         layout: Where the originals go: ``whole`` (HBM), ``split`` (host, with hot rows in HBM),
-            ``apart`` (host, without), or ``auto``: what HBM has room for.
+            ``apart`` (host, without), ``all`` (HBM, with all sums), or ``auto``: what HBM has room for.
         code_in_host: Metadata stays in host memory: it is not read while serving.
         plain_outlook: What reads of original rows say about bags to come; None: just that.
         sum_outlook: The same of sums.

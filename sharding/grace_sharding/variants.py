@@ -7,7 +7,7 @@ Held-out reads are kept apart for groups of bags: their spread is what bags to c
 Shapes: R rows of one kind, K rungs, G groups of held-out bags, P rows read.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -126,6 +126,7 @@ class Variant:
         rung_read_GK: Bytes that each group reads of a rung, from the memory it is in.
         counted_K: Bytes that the fit bags read of it.
         price: Share that this one must save of the least time of its table's variants without a price.
+        moved: Whether rungs of another variant are in HBM for good here (:meth:`all_in_hbm`).
     """
 
     originals: Originals
@@ -139,6 +140,27 @@ class Variant:
     rung_read_GK: Floats = field(repr=False)
     counted_K: Floats = field(repr=False)
     price: float = 0.0
+    moved: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are in HBM, and none may leave it."""
+        return self.originals == "hbm" and not self.bytes_K.size
+
+    def all_in_hbm(self) -> "Variant":
+        """Return it with every rung in HBM for good: host memory is neither read nor needed for them."""
+        rungs = int(self.bytes_K.sum())
+        return replace(
+            self,
+            hbm_bytes=self.hbm_bytes + rungs,
+            host_bytes=self.host_bytes - rungs,
+            hbm_read_G=self.hbm_read_G + self.rung_read_GK.sum(axis=1),
+            worth_K=self.worth_K[:0],
+            bytes_K=self.bytes_K[:0],
+            rung_read_GK=self.rung_read_GK[:, :0],
+            counted_K=self.counted_K[:0],
+            moved=True,
+        )
 
 
 def climb(

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from bench import scaling_figure
 from bench.cases import scaling
-from bench.cases.scaling import command, slopes, tenfold
+from bench.cases.scaling import command, slopes, tenfold, why_no_slopes
 from grace_torchrec.errors import GraceError
 
 ROW = {"items": 10_000, "users": 10_000, "ids": 100, "generate_s": 1.0, "count_s": 2.0, "fit_s": 0.5, "peak_mb": 300}  # fmt: skip
@@ -41,7 +41,14 @@ def test_a_slope_is_the_exponent_in_the_ids():
     ]
     found = slopes(rows)
     assert (found["count_s"], found["fit_s"], found["peak_mb"]) == (1, 2, 0)
-    assert slopes(rows[:1])["count_s"] is None
+    assert why_no_slopes(rows) is None
+
+
+@pytest.mark.parametrize("ids", [[100], [100, 100], [100, 101], [149, 100, 120]])
+def test_sizes_of_about_as_many_ids_have_no_slope_and_say_so(ids):
+    rows = [{**ROW, "ids": each, "count_s": 1.0 + n} for n, each in enumerate(ids)]
+    assert set(slopes(rows).values()) == {None}
+    assert "give more users" in why_no_slopes(rows)
 
 
 def test_ten_times_the_bags_are_the_same_pairs():

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from grace_sharding import calibration
 from grace_sharding.memory_files import load_memory
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.cli.calibrate import _lines, calibrate_command
+from grace_torchrec.cli.calibrate import _busy, _lines, calibrate_command
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,8 @@ def test_it_prints_one_json_object_and_writes_the_file(tmp_path):
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document["bytes_per_s"]["host_gather"] > 0
-    assert {"spread", "unsteady", "load", "cores"} <= document.keys()
+    assert {"spread", "unsteady", "load", "cores", "busy"} <= document.keys()
+    assert document["busy"] == (document["busy_because"] is not None)
     assert set(document["spread"]) == set(document["bytes_per_s"])
     assert json.loads(out.read_text())["notes"]["spread"] == document["spread"]
     assert load_memory(out).host.bytes_per_s == document["memory"]["tiers"][-1]["bytes_per_s"]
@@ -50,4 +51,5 @@ def test_a_busy_machine_is_told_by_its_rounds_or_by_its_load(unsteady, load, tol
     memory = MemoryModel.named("cpu")
     found = calibration.Calibration(memory, {}, 256, (), {}, unsteady, load, 2)
     shown = [line for line in _lines(found, None) if "busy" in line]
+    assert _busy(found)["busy"] == bool(told)  # as --json has it
     assert (len(shown), told in "".join(shown)) == (bool(told), True)

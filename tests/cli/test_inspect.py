@@ -184,10 +184,10 @@ def with_model():
     ("plan", "words"),
     [
         ("nowhere", "no such folder or file"),
-        ("no_module_of_this_name:stock", "cannot be loaded"),
-        ("user_sharding:missing", "cannot be loaded"),
+        ("no_module_of_this_name:stock", "no module no_module_of_this_name in the current folder"),
+        ("user_sharding:missing", "has no missing; check the name"),
         ("user_sharding:nothing", "returns an int; return a ShardingPlan"),
-        ("user_sharding:Plan.__name__", "cannot be loaded"),
+        ("user_sharding:Plan.__name__", "names no function of a module; write user_sharding:Plan"),
     ],
 )
 def test_what_is_no_plan_is_one_line(module, plan, words):

@@ -21,13 +21,13 @@ def none(): return model, None
 def empty(): return model, []
 def asks(path): return model, [dense]
 def fails(): return nn.Linear()
+def number(): return 3
 """
 
 
 @pytest.fixture(autouse=True)
 def module(tmp_path, monkeypatch):
     (tmp_path / "given_models.py").write_text(CODE)
-    (tmp_path / "needs_more.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
 
 
@@ -45,9 +45,8 @@ def test_a_batch_is_the_arguments_of_the_model(name, sizes):
         ("given_models:none", "no list of batches"),
         ("given_models:empty", "no example batch"),
         ("given_models:asks", "takes arguments"),
-        ("given_models:nothing", "check the name"),
-        ("needs_more:make", "needs no_such_package, which is not installed"),
-        ("no_such_module:make", "check the name"),
+        ("given_models:other", "is no function"),
+        ("given_models:number", "returns an int; return .model, example batches., both"),
     ],
 )
 def test_what_is_wrong_is_said(name, told):
@@ -60,10 +59,26 @@ def test_an_error_of_the_users_own_code_is_not_dressed_up():
         load_model("given_models:fails")
 
 
+@pytest.mark.parametrize(
+    ("to_plan", "told"),
+    [
+        (True, r"write mine:make, .*, which returns \(model, example batches\)$"),
+        (False, r"mine:make, .*, or one of dlrm, wide"),
+    ],
+)
+def test_a_bare_module_is_answered_with_what_to_write(to_plan, told):
+    with pytest.raises(
+        GraceError, match=f"MODEL 'mine': names no function; {'' if to_plan else 'write '}{told}"
+    ):
+        load_model("mine", to_plan=to_plan)
+
+
 @pytest.mark.parametrize("command", ["plan", "convert", "serve-bench"])
 def test_bundled_models_have_nothing_to_plan(command):
     """They are plain torch; it is said before the model is made, and by help."""
-    with pytest.raises(GraceError, match=r"'bst': is not package.module:function, .* have none"):
+    with pytest.raises(
+        GraceError, match=r"'bst': is bundled .* schedule and simulate take it; here, write"
+    ):
         load_model("bst", to_plan=True)
     told = CliRunner().invoke(cli, [command, "--help"]).output
     assert "package.module:function" in told

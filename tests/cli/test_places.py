@@ -81,7 +81,7 @@ OURS: dict[str, Callable[[Path], object]] = {  # the writer of each kind
     "memory model": lambda place: save_memory(MemoryModel.named("a40"), place),
     "cost file": costs,
     "trace for Perfetto": drawn(lambda schedule: json.dumps(chrome_trace(schedule))),
-    "SVG drawing": drawn(gantt),
+    "drawing in SVG": drawn(gantt),
     "picture": picture,
     "file of names": lambda place: place.write_text("milk\nbread\n"),
 }
@@ -235,6 +235,22 @@ def test_a_place_that_cannot_be_is_seen_before_the_work(here, name, param):
     if os.getuid():  # everything is writable for root
         (here / "shut").mkdir(mode=0o500)
         assert "is not writable" in refused(name, param, here / "shut" / "out")
+
+
+@pytest.mark.parametrize(
+    "kind", ["profile folder", "plan folder", "report", "memory model", "cost file"]
+)
+def test_python_makes_the_folders_that_the_command_line_makes(here, kind):
+    """Above a folder that is saved, none above a file."""
+    (is_file,) = {
+        c.values[1].type.kind.is_file for c in WRITES if c.values[1].type.kind.name == kind
+    }
+    if is_file:
+        with pytest.raises(ValueError, match=r"b: cannot be written.*No such file or directory"):
+            OURS[kind](here / "a" / "b")
+    else:
+        OURS[kind](here / "a" / "b")
+    assert (here / "a").exists() != is_file
 
 
 @pytest.mark.parametrize(

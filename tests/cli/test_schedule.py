@@ -112,10 +112,10 @@ def test_a_file_of_no_schedule_is_asked_for_in_vain(module, tmp_path, option):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("dlrn", "not one of dlrm, wide_deep, din, bst"),
-        ("no_such_module:f", "cannot be loaded"),
-        ("my_small_models:nothing", "cannot be loaded"),
-        ("my_small_models:wrong", "returns no .model, example batches."),
+        ("dlrn", "or one of dlrm, wide_deep, din, bst"),
+        ("no_such_module:f", "no module no_such_module in the current folder"),
+        ("my_small_models:nothing", "has no nothing; check the name"),
+        ("my_small_models:wrong", "return .model, example batches., both of them"),
         ("my_small_models:none", "returns no example batch"),
     ],
 )

@@ -14,8 +14,8 @@ from grace_torchrec.cli.main import cli
         (["--open", "poisson"], "--open and --rate go together"),
         (["--rate", "10"], "--open and --rate go together"),
         (["dlrm", "--trace", "x.npz"], "--trace is for the model of histories"),
-        (["nobody", "--rounds", "1"], "is not package.module:function"),
-        (["dlrm"], "dlrm, wide_deep, din, bst have none: schedule and simulate take them"),
+        (["nobody", "--rounds", "1"], "as a MODEL, write nobody:make"),
+        (["dlrm"], "has no EmbeddingBagCollection to plan: schedule and simulate take it"),
         (["no:model", "--entrants", "stok"], "no entrant 'stok'; there are plain, "),  # the first
         (["no:model", "--entrants", "ours_recorded"], "needs a recorder; pass --recorder"),
     ],

@@ -126,6 +126,14 @@ def test_two_ranks_train_as_a_job_and_their_checkpoint_is_planned_and_converted(
     assert (tmp_path / "served" / "served.json").is_file()
 
 
+def test_ctrl_c_ends_every_example_without_a_traceback():
+    """Each calls its main so; those that begin as a script of TorchRec's do it by Python's own means."""
+    for example in (ROOT / "examples").glob("*.py"):
+        text = example.read_text(encoding="utf-8")
+        if "__main__" in text:
+            assert text.endswith("    run(main)\n") or "signal.SIGINT, signal.SIG_DFL" in text
+
+
 def test_examples_stay_short():
     for example in (ROOT / "examples").glob("*.py"):
         assert len(example.read_text(encoding="utf-8").splitlines()) < 80, example.name

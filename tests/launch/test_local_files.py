@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torchx.specs.finder import ComponentValidationException
 
 import grace_torchrec as grace
 from grace_torchrec.launch import components, submit
@@ -44,7 +45,26 @@ def test_a_model_is_no_folder_and_a_known_machine_no_file(folder):
 
 
 def test_torchx_itself_says_so(folder):
+    """Of its own errors, ours is one that it tells without a traceback."""
     command = [str(Path(sys.executable).parent / "torchx"), *DRY_RUN.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "--profile 'nowhere': no such file or folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (lambda: components.serve_bench(served="m:f", h="nope"), "No named resource found for `nope`"),
+        (lambda: components.serve_bench(served="m:f", mounts=["foo"]), "unknown mount option foo"),
+        (lambda: components.train(script="s.py", j="3x"), "Invalid format for -j"),
+        (lambda: components.convert(model="m:f", plan="installed", out="s"), "is installed a plan f"),
+    ],
+    ids=["resource", "mounts", "nodes", "plan"],
+)  # fmt: skip
+def test_what_makes_no_job_is_refused_as_torchx_tells_it(folder, job, told):
+    with pytest.raises(ComponentValidationException, match=told) as error:
+        job()
+    assert isinstance(error.value, grace.GraceError)
+    assert "\n" not in str(error.value)

@@ -16,6 +16,8 @@ from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.views.claim_text import doubt_lines, speed_text
+from grace_torchrec.views.plan_tables import inspect_markdown
+from grace_torchrec.views.report import report_page
 
 TABLE = 400 * 256  # bytes of the table below
 FAST = (Tier("hbm", 10**9, 20e9), Tier("host", 10**9, 1e9))
@@ -37,7 +39,8 @@ def test_a_table_in_the_cache_claims_no_gain_and_one_byte_more_does(planned):
     inside = planned(MemoryModel("m", FAST, cache_bytes=TABLE))
     outside = planned(MemoryModel("m", FAST, cache_bytes=TABLE - 1))
     told = [next(iter(plan.tables.values())) for plan in (inside, outside)]
-    assert told[0].predicted == told[1].predicted  # what is stored and read is the same
+    read = [(t.num_sums, t.predicted.rows_read, t.predicted.cut) for t in told]
+    assert read[0] == read[1]  # what is stored and read is the same
     assert told[0].verdict == told[1].verdict == "use"
     assert told[0].predicted.cut > 0.2
     assert "no gain in time is claimed" in told[0].reason
@@ -205,3 +208,23 @@ def test_claims_are_never_faster_than_modelled(table, times, cache_bytes, launch
     assert all(
         claims.tables[p.spec.key].time_ratio <= p.predicted.time_ratio * (1 + 1e-9) for p in plans
     )
+
+
+def test_only_a_gain_in_time_is_told_as_a_bare_use(planned):
+    """The verdict stays ``use`` for programs; people read what a table is used for."""
+    inside, outside = (MemoryModel("m", FAST, cache_bytes=TABLE - n) for n in (0, 1))
+    told = {}
+    for memory in (inside, outside):
+        plan = planned(memory)
+        (row,) = summarise(plan).document()["tables"]
+        assert row["verdict"] == "use"
+        assert f"1 {row['verdict_told']}" in repr(plan)
+        told[memory] = row["verdict_told"]
+        shown = inspect_markdown(summarise(plan))
+        assert f"| {row['verdict_told']} |" in shown
+        assert ("as far as a gain is claimed" in shown) == (memory is inside)
+        assert ('"pill use"' in report_page(plan)) == (memory is outside)
+    assert told == {inside: "use for fewer reads only", outside: "use"}
+    cpu = MemoryModel("m", (Tier("host", 10**9, 1e9),))
+    slow = planned(cpu, replace(OPTIONS, lookup="fused"))
+    assert summarise(slow).tables[0].verdict_told == "use though slower alone"

@@ -172,9 +172,12 @@ def test_a_model_that_cannot_be_traced_still_serves(model_of, plan_for, batch, c
             return self.inner(dense if dense.sum() > 0 else -dense, bags)
 
     model = Odd(model_of())
-    served = convert(model, plan_for(model), example=batch)
+    plan = plan_for(model)
+    served = convert(model, plan, example=batch)
     assert not served.scheduled.modified
     assert "cannot be traced" in served.scheduled.reason
+    assert "streams were asked for" not in caplog.text  # nobody did
+    convert(model, plan, example=batch, streams=4)
     assert "convert: 4 streams were asked for, it serves on one: Odd" in caplog.text
     with pytest.raises(NotSupported, match=r"so that torch.fx traces it .* leave the engine's"):
         Engine(served, streams=2)

@@ -39,6 +39,9 @@ def test_a_file_without_a_cache_and_a_launch_does_not_know_them(saved):
 def test_a_file_or_a_known_machine_may_be_named(saved):
     assert memory_named(str(saved)) == GOOD
     assert memory_named(str(saved), hbm_bytes=7).hbm.num_bytes == 7
+    small = memory_named(str(saved), host_bytes=0)
+    assert [tier.num_bytes for tier in small.tiers] == [GOOD.hbm.num_bytes, 0]
+    assert memory_named("h200", host_bytes=5) == MemoryModel.named("h200", host_bytes=5)
     assert memory_named("h200") == MemoryModel.named("h200")
     assert memory_named("h200", hbm_bytes=5) == MemoryModel.named("h200", hbm_bytes=5)
     with pytest.raises(MemoryModelError, match="no file and no known machine; use one of a40"):

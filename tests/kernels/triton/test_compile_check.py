@@ -50,10 +50,11 @@ def check(cache: Path, *options: str, **changes: str) -> Any:
 
 
 def test_usual_kernels_keep_their_limits(tmp_path: Path) -> None:
-    done = check(tmp_path, "--usual")
+    """On one of the two capabilities: the soak checks every kernel on both."""
+    done = check(tmp_path, "--usual", "--capability", "90")
     assert done.returncode in (0, 1), done.stderr[-4000:]
     reports = json.loads(done.stdout)["reports"]
-    assert {report["capability"] for report in reports} == {80, 90}
+    assert {report["capability"] for report in reports} == {90}
     assert {report["kernel"] for report in reports} == {
         "rewrite_clusters_kernel", "pool_rows_kernel", "pooled_lookup_kernel", "build_rows_kernel",
     }  # fmt: skip
