@@ -149,6 +149,7 @@ def test_stored_rows_that_move_in_memory_are_found_again(swap_three) -> None:
     assert swapped._direct._tables is not before  # views of freed memory may still read right
 
 
+@torch.no_grad()
 def test_features_that_nobody_reads_fill_no_memory(swap_three) -> None:
     module = swap_three()
     wanted = module(made()()).values()
