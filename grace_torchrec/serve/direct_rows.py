@@ -19,7 +19,7 @@ from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.one_call import pooled_rows, served_bags
+from grace_torchrec.modules.one_call import looked_up, pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
 from grace_torchrec.recent import Recent
@@ -105,18 +105,9 @@ class DirectRows:
             if served is not None:
                 return served[0]
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
-        ids, offsets, weights, stride, positions = bags
+        *_, positions = bags
         laid_out = self._at(tuple(positions))
-        pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
-        try:
-            cpu.look_up_features(
-                laid_out, ids.numpy(), offsets.numpy(),
-                None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
-                policy=rewriter.policy, num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-        except cpu.BadId as bad:
-            raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
-        return pooled
+        return looked_up(laid_out, bags, rewriter.policy, rewriter.labels.__getitem__)[0]
 
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need."""
