@@ -60,15 +60,22 @@ def choose_sums(
     if table_profile is None:
         empty = Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
         return no_sums(split_validation(empty), "the profile does not hold this table")
-    trace = _as_served(table_profile.trace, spec)
+    trace = as_served(table_profile.trace, spec)
     bags = split_validation(trace, seed, in_order)
     if spec.is_weighted and trace.weights_L is None and trace.num_ids:
         return no_sums(bags, "its bags were recorded without weights")
     return judge_all(bags, options)
 
 
-def _as_served(trace: Trace, spec: TableSpec) -> Trace:
-    """The bags over all rows of the table, with weights only where the model uses them."""
+def as_served(trace: Trace, spec: TableSpec) -> Trace:
+    """Return recorded bags as the model serves them: over all rows of the table, its weights only.
+
+    Weights of a table that is not weighted change no sum, but which sums its bags may share.
+
+    Args:
+        trace: Recorded bags of the table.
+        spec: The table.
+    """
     weights = trace.weights_L if spec.is_weighted else None
     if trace.num_items == spec.num_rows and weights is trace.weights_L:
         return trace

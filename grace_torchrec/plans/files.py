@@ -52,9 +52,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     document: dict[str, Any] = {"schema": SCHEMA, "software": _software(), **_describe(plan)}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for index, table in enumerate(plan.tables.values()):
-        parts = None if table.sums is None else parts_of(table.sums)
-        beside = {} if parts is None else {PARTS: parts}  # derived, so in no fingerprint
-        held = {**table_arrays(table), **beside}
+        held = {**table_arrays(table), **_parts(table)}
         arrays |= {f"{index}.{name}": array for name, array in held.items()}
     artifact.write_folder(path, "plan", {**document, "plan_sha256": _sha256(document)}, arrays)
 
@@ -101,7 +99,9 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def plan_fingerprint(plan: Plan) -> str:
     """Short hash of everything a plan decides and predicts; equal plans have equal hashes."""
-    return _sha256(_describe(plan))[:16]
+    parts = {key: found for key, table in plan.tables.items() if (found := _parts(table))}
+    splits = {PARTS: {key: arrays_fingerprint(found) for key, found in parts.items()}}
+    return _sha256({**_describe(plan), **(splits if parts else {})})[:16]
 
 
 def check_plan_fits(plan: Plan, specs: Sequence[TableSpec]) -> None:
@@ -146,6 +146,12 @@ def table_arrays(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
         return {}
     beside = {"hot_items": table.placement.hot_items, "sum_reads": table.sum_reads_R}
     return {**to_arrays(table.sums), **beside}
+
+
+def _parts(table: TablePlan) -> dict[str, npt.NDArray[Any]]:
+    """How masks of subsets split: beside the arrays, for older plans of the same subsets lack it."""
+    parts = None if table.sums is None else parts_of(table.sums)
+    return {} if parts is None else {PARTS: parts}
 
 
 def _describe(plan: Plan) -> dict[str, Any]:

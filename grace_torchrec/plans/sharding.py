@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grace_sharding.memory_tiers import MemoryModel, Tier, TierName
 from grace_sharding.shards import Sharding
 from grace_torchrec.errors import GraceError, NoPlan
+from grace_torchrec.plans.choose import as_served
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.inner_tables import inner_tables, stored_name
 from grace_torchrec.plans.make import choose_all
@@ -214,7 +215,7 @@ def pooling_factors(table: TablePlan, profile: TableProfile) -> dict[str, tuple[
         profile: Its recorded bags.
     """
     sums = table.sums if table.sums is not None else StoredSums.none(table.spec.num_rows)
-    reads = count_reads(profile.trace, sums)
+    reads = count_reads(as_served(profile.trace, table.spec), sums)
     placement = table.placement
     split = placement.num_hbm_sums
     hot = int(reads.plain_reads_N[placement.hot_items].sum())

@@ -4,19 +4,22 @@ Flow: Plan + Profile -> rows placed anew for every machine of a grid -> *WhatIf*
 The sums and the verdicts stay those of the plan, only the rows move: what a new plan would choose
 for that machine is not known here.  The bags are those of the profile.
 Source: GRACE, ASPLOS'23 (both memories are read at once, so time is that of the slower one).
-Derived: HBM is filled up to where the slower memory is fastest, out of :data:`FILLS` levels; the
-stock model keeps as many whole tables in HBM as fit.
+Derived: HBM is filled up to where the slower memory is fastest, out of :data:`FILLS` levels and the
+placement of the plan itself; the stock model keeps as many whole tables in HBM as fit.  Where rows
+fit in no way that is tried, the size of HBM is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from grace_sharding.memory_tiers import MemoryModel, Tier
-from grace_sharding.placement import Placement, place_tables
+from grace_sharding.placement import Placement, TierUse, place_tables
 from grace_sharding.table_reads import DoesNotFit, TableReads
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.choose import as_served
 from grace_torchrec.plans.make import check_profile_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
@@ -60,12 +63,13 @@ class WhatIf:
     """The plan's sums on many machines.
 
     Attributes:
-        hbm_bytes: HBM sizes, rising.
+        hbm_bytes: HBM sizes, rising; that of the plan is one of them.
         betas: Host bandwidth over HBM bandwidth, rising.
         cells: HBM size -> beta -> what the bags take.
         here: Which HBM size and which beta are those of the plan.
         bags: How many bags of all tables were counted.
         seen: Whether these are the bags that the plan was made from.
+        left_out: HBM sizes with which the rows do not fit, rising.
     """
 
     hbm_bytes: tuple[int, ...]
@@ -74,6 +78,7 @@ class WhatIf:
     here: tuple[int, int]
     bags: int
     seen: bool
+    left_out: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +87,7 @@ class _Read:
 
     table: TableReads
     code_reads: int
-    hot_map: bool
+    ours: bool
 
     def tier_bytes(self, placed: Placement, memory: MemoryModel) -> dict[str, float]:
         """Bytes that the bags read in each memory."""
@@ -90,9 +95,17 @@ class _Read:
         row_bytes = memory.read_bytes(placed.row_bytes)
         found: dict[str, float] = {"hbm": rows["hbm"] * row_bytes, "host": rows["host"] * row_bytes}
         found[placed.metadata] += self.code_reads * memory.sector_bytes
-        if self.hot_map and placed.hot_items.size:
+        if self.ours and placed.hot_items.size:
             found["hbm"] += int(self.table.plain_reads_N.sum()) * memory.sector_bytes
         return found
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Rows of all tables in the memories: HBM they may take, bytes that the bags read in each."""
+
+    hbm_bytes: int
+    read_bytes: dict[str, float]
 
 
 def what_if(plan: Plan, profile: Profile, betas: Sequence[float] = BETAS) -> WhatIf:
@@ -105,7 +118,7 @@ def what_if(plan: Plan, profile: Profile, betas: Sequence[float] = BETAS) -> Wha
 
     Raises:
         PlanMismatch: the profile does not belong to these tables.
-        GraceError: the plan is for a machine with one memory, or fits none.
+        GraceError: the plan is for a machine with one memory.
     """
     if plan.memory.hbm is None:
         raise GraceError(f"what if: {plan.memory.machine} has one memory, nothing can move")
@@ -119,15 +132,13 @@ def what_if(plan: Plan, profile: Profile, betas: Sequence[float] = BETAS) -> Wha
     sizes = sorted({*(round(share * everything) for share in SHARES), own})
     grid = sorted({*betas, plan.memory.beta})
     levels = sorted({*(round(n / FILLS * everything) for n in range(FILLS + 1)), *sizes})
-    filled = {size: _placed(ours, plan.memory, size) for size in levels}
-    before = {size: _placed(stock, plan.memory, size) for size in sizes}
+    filled = [*_placed(ours, plan.memory, levels), _as_planned(ours, tables, plan.memory)]
+    whole = [*_placed(stock, plan.memory, sizes), _as_planned(stock, tables, plan.memory)]
     cells = {
-        size: tuple(_cell(filled, before[size], size, plan.memory, beta) for beta in grid)
+        size: tuple(_cell(here, before[0], _machine(plan.memory, size, beta)) for beta in grid)
         for size in sizes
-        if before[size] is not None and filled[size] is not None
+        if (here := _within(filled, size)) and (before := _within(whole, size))
     }
-    if own not in cells:
-        raise GraceError("what if: the rows do not fit the memories of the plan; plan again")
     return WhatIf(
         hbm_bytes=tuple(cells),
         betas=tuple(grid),
@@ -135,6 +146,7 @@ def what_if(plan: Plan, profile: Profile, betas: Sequence[float] = BETAS) -> Wha
         here=(list(cells).index(own), grid.index(plan.memory.beta)),
         bags=sum(table.trace.num_bags for table in profile.tables.values()),
         seen=profile.fingerprint() == plan.profile_fingerprint,
+        left_out=tuple(size for size in sizes if size not in cells),
     )
 
 
@@ -143,8 +155,7 @@ def _bags(recorded: TableProfile | None, spec: TableSpec) -> Trace:
     bags = recorded.trace if recorded is not None else None
     if bags is None or (spec.is_weighted and bags.weights_L is None):
         return Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
-    weights = bags.weights_L if spec.is_weighted else None
-    return Trace(bags.offsets_B1, bags.ids_L, spec.num_rows, weights)
+    return as_served(bags, spec)
 
 
 def _read(table: TablePlan, bags: Trace, ours: bool) -> _Read:
@@ -162,19 +173,55 @@ def _read(table: TablePlan, bags: Trace, ours: bool) -> _Read:
             stock=not ours or table.sums is None,
         ),
         code_reads=reads.rows_before if in_line else 0,
-        hot_map=ours,
+        ours=ours,
     )
 
 
-def _placed(reads: Sequence[_Read], memory: MemoryModel, hbm_bytes: int) -> dict[str, float] | None:
-    """Bytes that the bags read in each memory with so much HBM; None where the rows do not fit."""
-    machine = _machine(memory, hbm_bytes, memory.beta)
-    try:
-        placements = place_tables([read.table for read in reads], machine)
-    except DoesNotFit:
-        return None
-    parts = [read.tier_bytes(p, machine) for read, p in zip(reads, placements, strict=True)]
-    return {tier: sum(part[tier] for part in parts) for tier in ("hbm", "host")}
+def _placed(reads: Sequence[_Read], memory: MemoryModel, sizes: Iterable[int]) -> list[_Layout]:
+    """Place the rows anew for each size of HBM with which they fit."""
+    found = []
+    for size in sizes:
+        machine = _machine(memory, size, memory.beta)
+        with suppress(DoesNotFit):
+            placed = place_tables([read.table for read in reads], machine)
+            found.append(_layout(reads, placed, machine, size))
+    return found
+
+
+def _as_planned(
+    reads: Sequence[_Read], tables: Sequence[TablePlan], memory: MemoryModel
+) -> _Layout:
+    """Leave the rows where the plan has them, the whole tables of the stock model too."""
+    placed = [
+        table.placement if read.ours else _whole(table.placement)
+        for read, table in zip(reads, tables, strict=True)
+    ]
+    return _layout(reads, placed, memory, sum(one.hbm.bytes for one in placed))
+
+
+def _whole(placed: Placement) -> Placement:
+    """The original table alone, in the memory it is in."""
+    nothing = TierUse(0, 0, 0)
+    table = TierUse(placed.num_rows, placed.num_rows * placed.row_bytes, 0)
+    in_hbm = placed.originals == "hbm"
+    return replace(
+        placed, num_hbm_sums=0, num_sums=0, hot_items=placed.hot_items[:0],
+        hbm=table if in_hbm else nothing, host=nothing if in_hbm else table,
+    )  # fmt: skip
+
+
+def _layout(
+    reads: Sequence[_Read], placed: Sequence[Placement], memory: MemoryModel, hbm_bytes: int
+) -> _Layout:
+    """Add up what all tables read in each memory."""
+    parts = [read.tier_bytes(one, memory) for read, one in zip(reads, placed, strict=True)]
+    return _Layout(hbm_bytes, {tier: sum(p[tier] for p in parts) for tier in ("hbm", "host")})
+
+
+def _within(layouts: Sequence[_Layout], hbm_bytes: int) -> list[_Layout]:
+    """Layouts for so much HBM, those that need most of it first."""
+    fits = [one for one in layouts if one.hbm_bytes <= hbm_bytes]
+    return sorted(fits, key=lambda one: one.hbm_bytes, reverse=True)
 
 
 def _machine(memory: MemoryModel, hbm_bytes: int, beta: float) -> MemoryModel:
@@ -184,16 +231,7 @@ def _machine(memory: MemoryModel, hbm_bytes: int, beta: float) -> MemoryModel:
     return replace(memory, tiers=(replace(memory.hbm, num_bytes=hbm_bytes), host))
 
 
-def _cell(
-    filled: dict[int, dict[str, float] | None],
-    stock: dict[str, float] | None,
-    hbm_bytes: int,
-    memory: MemoryModel,
-    beta: float,
-) -> Cell:
-    """Take the fill of HBM, at most all of it, with which the slower memory is fastest."""
-    machine = _machine(memory, hbm_bytes, beta)
-    fits = [read for size, read in filled.items() if size <= hbm_bytes and read is not None]
-    best = machine.tier_s(min(fits, key=machine.time_s))
-    assert stock is not None
-    return Cell(best["hbm"], best["host"], machine.time_s(stock))
+def _cell(ours: Sequence[_Layout], stock: _Layout, machine: MemoryModel) -> Cell:
+    """Take the layout with which the slower memory is fastest."""
+    best = machine.tier_s(min((one.read_bytes for one in ours), key=machine.time_s))
+    return Cell(best["hbm"], best["host"], machine.time_s(stock.read_bytes))

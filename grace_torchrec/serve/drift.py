@@ -25,6 +25,7 @@ import numpy as np
 
 from grace_torchrec.arguments import expect
 from grace_torchrec.errors import GraceError
+from grace_torchrec.plans.choose import as_served
 from grace_torchrec.plans.make import check_profile_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.sums.rewrite import rewrite
@@ -192,7 +193,7 @@ def _cut_of(table: TablePlan, bags: Profile, confidence: float) -> LiveCut:
     profiled = bags.tables.get(table.spec.name)
     if profiled is None:
         return LiveCut(0.0, 0.0, 0.0, 0, 0)
-    return live_cut(profiled.trace, table.sums, confidence)
+    return live_cut(as_served(profiled.trace, table.spec), table.sums, confidence)
 
 
 def _table_drift(

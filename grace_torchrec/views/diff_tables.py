@@ -41,11 +41,9 @@ def _head(diff: PlanDiff) -> list[str]:
     lines += diff.apart
     if diff.time_s is not None:
         before, after = diff.time_s.before, diff.time_s.after
-        ratio = before / after if after else float("inf")
-        word = f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio:.2f} times as slow"
         lines.append(
             f"held-out bags, modelled: {seconds_text(before)} before, {seconds_text(after)} after"
-            + ("" if diff.apart else f", {word}")
+            + ("" if diff.apart else _faster(before, after))
         )
     if diff.against_stock is not None:
         before, after = diff.against_stock.before, diff.against_stock.after
@@ -58,6 +56,15 @@ def _head(diff: PlanDiff) -> list[str]:
         if tables:
             lines.append(f"{what}: {', '.join(tables)}")
     return lines
+
+
+def _faster(before: float, after: float) -> str:
+    """Return how many times as fast or slow that is; nothing where one of the plans reads nothing."""
+    if not before or not after:
+        return ""
+    if before >= after:
+        return f", {before / after:.2f} times as fast"
+    return f", {after / before:.2f} times as slow"
 
 
 def _grids(diff: PlanDiff) -> Iterable[Grid]:

@@ -41,6 +41,9 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
         f"{found.bags:,} bags, {bags}. What another plan would choose there is not shown. Modelled from "
         "bandwidths alone: caches, launches and the cost of rewriting are not in these figures."
     )
+    if found.left_out:
+        missing = ", ".join(map(bytes_text, found.left_out))
+        told += f" Left out, for the rows do not fit the memories then: HBM of {missing}."
     sizes = [bytes_text(size) for size in found.hbm_bytes]
     betas = [f"{beta:.3g}" for beta in found.betas]
     cells: list[list[Seconds]] = [
@@ -52,10 +55,12 @@ def what_if_section(summary: PlanSummary, found: WhatIf | None) -> Html:
 
 def _beta_only(summary: PlanSummary) -> Html:
     """Return the beta slider alone: every row stays where it is."""
-    hbm_s, host_s = (part.time_s or 0.0 for part in summary.tiers)
+    busy_s = {part.tier: part.time_s or 0.0 for part in summary.tiers}
     own = float(summary.settings["beta"])
     grid = sorted({*BETAS, own})
-    cells: list[list[Seconds]] = [[(hbm_s, host_s * own / beta, None) for beta in grid]]
+    cells: list[list[Seconds]] = [
+        [(busy_s["hbm"], busy_s["host"] * own / beta, None) for beta in grid]
+    ]
     told = (
         "Every row stays where this plan put it; only the bandwidth of host memory changes. Modelled "
         "from bandwidths alone, without caches and launches. Make the "

@@ -154,7 +154,8 @@ def _sum_hit(table: TablePlan) -> float | None:
     if sums is None or reads_R.size != sums.num_sums or not table.predicted.ids:
         return 0.0 if sums is None else None
     saved = int((reads_R * (np.diff(sums.set_indptr_R1) - 1)).sum())
-    return float(reads_R.sum() / (table.predicted.ids - saved))
+    rows_read = table.predicted.ids - saved
+    return float(reads_R.sum() / rows_read) if rows_read > 0 else None
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

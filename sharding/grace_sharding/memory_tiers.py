@@ -89,12 +89,14 @@ class MemoryModel:
     launch_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that the tiers make one machine."""
+        """Check that the tiers make one machine; HBM comes first, whatever order they are given in."""
         names = [tier.name for tier in self.tiers]
         if not isinstance(self.tiers, tuple) or sorted(names) not in (["host"], ["hbm", "host"]):
             raise MemoryModelError(
                 f"machine {self.machine}: tiers must be (host) or (hbm, host), got {names}"
             )
+        set_ = object.__setattr__
+        set_(self, "tiers", tuple(sorted(self.tiers, key=lambda tier: tier.name == "host")))
         if self.uvm not in get_args(Uvm):
             raise MemoryModelError(
                 f"machine {self.machine}: uvm {self.uvm!r} unknown, use one of {get_args(Uvm)}"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
 from grace_torchrec.plans.held import Extra
 from grace_torchrec.plans.make import make_plan
-from grace_torchrec.plans.parse import parse_memory
+from grace_torchrec.plans.parse import BESIDE_SUMS, PARTS, parse_memory
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.versions import SCHEMA, prediction_of_today
+from grace_torchrec.sums.arrays import ARRAY_TYPES
 from grace_torchrec.traces.profile import Profile, TableProfile
 
 KEY = "sparse.ebc.t_item"
@@ -211,6 +213,37 @@ def test_saving_over_a_plan_replaces_it(small_plan, tmp_path):
 def test_a_fingerprint_changes_with_what_a_plan_says(small_plan):
     other = Plan(small_plan.tables, small_plan.memory, small_plan.options, "another profile")
     assert plan_fingerprint(other) != plan_fingerprint(small_plan)
+
+
+def test_a_fingerprint_tells_worse_splits_of_the_same_subsets(
+    spec_of, grouped, two_memories, tmp_path
+):
+    profile = Profile({"t_item": TableProfile(grouped(), ("item",))})
+    options = PlanOptions(methods=("subsets",))
+    plan = make_plan([spec_of()], profile, two_memories(10**6), options)
+    table = plan.tables[KEY]
+    parts = table.sums.code.next_E.copy()
+    split = np.flatnonzero(parts & (parts - 1))  # several items at once
+    parts[split] &= -parts[split]  # one after the other: a way to split them, and the worst
+    code = replace(table.sums.code, next_E=parts)
+    worse = replace(plan, tables={KEY: replace(table, sums=replace(table.sums, code=code))})
+    assert plan_fingerprint(worse) != plan_fingerprint(plan)
+    for each in (plan, worse):
+        each.save(tmp_path / "plan")
+        assert plan_fingerprint(Plan.load(tmp_path / "plan")) == plan_fingerprint(each)
+
+
+def test_the_page_names_every_array_and_its_type():
+    page = (Path(__file__).parents[2] / "docs" / "plan_file.md").read_text()
+    cells = [row.split(" | ") for row in page.split("\n| ")]
+    rows = {cell[0]: cell[1].split(", ") for cell in cells if len(cell) > 1}
+    types = {name: kinds for arrays in ARRAY_TYPES.values() for name, kinds in arrays.items()}
+    for kind, arrays in ARRAY_TYPES.items():
+        assert set(rows[kind]) == {*arrays, *([PARTS] if kind == "subsets" else [])}
+    assert set(rows["all of these"]) == set(BESIDE_SUMS)
+    told = page.split("Types: ")[1].split("all others are int64")[0]
+    apart = {name for name, kinds in types.items() if kinds != (np.int64,)} | {PARTS}
+    assert set(re.findall("`(.*?)`", told)) == apart
 
 
 def test_a_plan_fits_the_model_it_was_made_for(small_plan):

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from torchrec.distributed.planner.types import ParameterConstraints
 
@@ -14,7 +15,13 @@ from grace_torchrec.errors import GraceError, NoPlan
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.inner_tables import inner_tables
 from grace_torchrec.plans.plan import Plan, PlanOptions
-from grace_torchrec.plans.sharding import Ranks, make_sharded_plan, shard_tables, skeleton
+from grace_torchrec.plans.sharding import (
+    Ranks,
+    make_sharded_plan,
+    pooling_factors,
+    shard_tables,
+    skeleton,
+)
 from grace_torchrec.traces.profile import Profile, TableProfile
 
 OPTIONS = PlanOptions(methods=("grace",), size_limits=(3,))
@@ -56,6 +63,17 @@ def test_rows_read_for_a_bag_are_those_that_the_profile_reads(sharded_plan) -> N
     item = sharded_plan.tables["sparse.ebc.t_item"].placement
     read = sum(factors[name][0] for name in factors if name.startswith("t_item"))
     assert read == (item.hbm.reads + item.host.reads) / 200
+
+
+def test_weights_that_a_table_does_not_use_change_no_read(sharded_plan, grouped) -> None:
+    trace, table = grouped(), sharded_plan.tables["sparse.ebc.t_item"]
+    weights_L = np.random.default_rng(0).random(trace.num_ids, np.float32)
+    plain, weighted = (
+        pooling_factors(table, TableProfile(each, ("item",)))
+        for each in (trace, replace(trace, weights_L=weights_L))
+    )
+    assert plain == weighted
+    assert sum(rows for (rows,) in plain.values()) < trace.pooling_factor
 
 
 def test_a_skeleton_has_the_tables_and_is_made_of_no_memory(sharded_plan) -> None:

@@ -10,6 +10,7 @@ from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.what_if import BETAS, what_if
 from grace_torchrec.traces.profile import Profile, TableProfile
+from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.traces.trace import Trace
 
 
@@ -63,6 +64,35 @@ def test_the_machine_of_the_plan_is_in_the_grid(plan, profile):
 def test_other_bags_are_said_to_be_other_bags(plan, grouped):
     later = Profile({"t_item": TableProfile(grouped(seed=9), ("item",))})
     assert not what_if(plan, later).seen
+
+
+def test_sizes_with_which_the_rows_do_not_fit_are_left_out(spec_of, two_memories, profile):
+    # Host memory holds two of three tables, so HBM has to take one.
+    specs, table = [spec_of("t_item"), spec_of("t_user"), spec_of("t_new")], 400 * 256
+    plan = make_plan(
+        specs, profile, two_memories(table + 300, 2 * table), PlanOptions(methods=("grace",))
+    )
+    found = what_if(plan, profile)
+    assert found.hbm_bytes[found.here[0]] == table + 300
+    assert found.left_out
+    assert max(found.left_out) < table <= min(found.hbm_bytes)
+
+
+@pytest.mark.parametrize("hbm_share", [1.3, 1.5, 2])
+def test_a_plan_is_on_its_own_machine_whatever_the_bags(spec_of, two_memories, hbm_share):
+    # Sums that nobody reads go to host memory, which holds one of the tables and little more: placed
+    # anew by other bags, they do not fit.
+    specs = [spec_of("t_old", num_rows=20), spec_of("t_item", num_rows=50)]
+    bags = generate(50, 60, pooling=(1, 40), community_size=8)
+    seen = Profile({"t_item": TableProfile(bags, ("item",))})
+    table = 50 * 256
+    memory = two_memories(int(hbm_share * table), table + 400)
+    plan = make_plan(specs, seen, memory, PlanOptions(methods=("grace",), rewriting="ahead"))
+    assert plan.tables["sparse.ebc.t_item"].num_sums > 0
+    for profile in (seen, Profile({})):
+        found = what_if(plan, profile)
+        assert found.hbm_bytes[found.here[0]] == memory.hbm.num_bytes
+        assert not {*found.left_out} & {*found.hbm_bytes}
 
 
 def test_all_tables_stock_are_as_fast_as_stock_where_all_fits(profile, spec_of, two_memories):

@@ -84,6 +84,13 @@ def test_the_break_even_is_what_the_options_ask_or_what_reading_costs(plan) -> N
     assert break_even(dataclasses.replace(table, predicted=balancing), 0.01) == 0.01
 
 
+def test_weights_that_the_table_does_not_use_are_no_drift(plan) -> None:
+    plain = bags(3)
+    weights_L = np.random.default_rng(0).random(plain.num_ids, np.float32)
+    weighted = dataclasses.replace(plain, weights_L=weights_L)
+    assert drift(plan, live(weighted)) == drift(plan, live(plain))
+
+
 def test_few_bags_and_none_are_no_verdict(plan) -> None:
     few = bags(4, LEAST_BAGS - 1, world=1)
     assert drift(plan, live(few)).verdict == "too few bags"

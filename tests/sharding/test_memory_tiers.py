@@ -54,6 +54,11 @@ def test_a_cpu_has_one_memory():
         MemoryModel.named("cpu", hbm_bytes=0)
 
 
+def test_the_order_in_which_tiers_are_given_says_nothing():
+    assert MemoryModel("m", (HOST, HBM)) == MemoryModel("m", (HBM, HOST))
+    assert MemoryModel("m", (HOST, HBM)).tiers == (HBM, HOST)
+
+
 def test_given_bytes_replace_those_of_the_data_sheet_and_zero_is_allowed():
     memory = MemoryModel.named("h200", hbm_bytes=0, host_bytes=7)
     assert (memory.hbm.num_bytes, memory.host.num_bytes) == (0, 7)

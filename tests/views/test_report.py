@@ -14,12 +14,14 @@ from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.what_if import what_if
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.synthetic import generate
 from grace_torchrec.views.numbers import seconds_text
 from grace_torchrec.views.report import report_page, write_report
 from grace_torchrec.views.report_sums import CutCurve, ReadSums, budget_section, sums_section
+from grace_torchrec.views.report_what_if import what_if_section
 
 HOSTILE = 't_<script>alert("1")</script>&\'"'
 
@@ -105,6 +107,26 @@ def test_with_the_profile_rows_move_and_the_own_machine_is_marked(made, tmp_path
     assert all(len(row) == len(data["betas"]) for row in data["cells"])
     assert text.count('class="here"') == 1
     assert "the bags that the plan was made from" in text
+
+
+def test_sizes_with_which_the_rows_do_not_fit_are_named(made):
+    found = what_if(*made)
+    assert "Left out" not in str(what_if_section(summarise(made[0]), found))
+    told = str(what_if_section(summarise(made[0]), replace(found, left_out=(0, 2048))))
+    assert "do not fit the memories then: HBM of 0 B, 2.0 KiB." in told
+
+
+def test_without_the_profile_only_the_time_of_host_memory_follows_beta(made):
+    plan, _ = made
+    summary = summarise(plan)
+    hbm, host = summary.tiers
+    rooms = dict(reversed(list(summary.rooms.items())))  # memories in another order
+    for each in (summary, replace(summary, rooms=rooms)):
+        text = str(what_if_section(each, None))
+        data = json.loads(text.split('type="application/json">')[1].split("</script>")[0])
+        assert {cell[0] for cell in data["cells"][0]} == {hbm.time_s}
+        assert host.time_s in [cell[1] for cell in data["cells"][0]]
+    assert hbm.time_s != host.time_s
 
 
 def test_bags_of_another_table_are_refused_and_nothing_is_written(made, tmp_path):
