@@ -202,10 +202,11 @@ def restore_(model: "nn.Module", swapped: "Swapped") -> None:
 
     Args:
         model: The swapped model.
-        swapped: What :func:`accelerate_` returned for it.
+        swapped: What :func:`accelerate_` returned for it; not for a model that it is a copy of.
 
     Raises:
-        PlanMismatch: a path of ``swapped`` holds no swapped module; nothing is changed then.
+        PlanMismatch: a path of ``swapped`` holds no swapped module, or one of another model;
+            nothing is changed then.
         NotSupported: a module is sharded: restore before DistributedModelParallel.
     """
     expect_model("restore_", model)
@@ -275,7 +276,8 @@ def verify(model: "nn.Module", batches: Iterable[Any]) -> "Verified":
         batches: What the model takes: a tuple of arguments, or one argument.
 
     Returns:
-        Errors, counts and verdict of each table; a stale table is part of the result.
+        Errors, counts and verdict of each table. A stale table is part of the result, and so is one
+        that uses sums and was never looked up: it is not equal, ``unproven`` says why.
 
     Raises:
         GraceError: the model holds no swapped module, or there are no batches.

@@ -36,6 +36,10 @@ class NoBackward(NotSupported, kernel_errors.NoBackward):
     """A gradient through stored sums was asked for; a ``NotImplementedError`` too."""
 
 
+class NoCapture(NotSupported, kernel_errors.NoCapture):
+    """A call that waits for the device was recorded in a CUDA graph; a ``RuntimeError`` too."""
+
+
 class OutsideTable(GraceError, kernel_errors.OutsideTable):
     """An id is outside its table: names table, feature, sample, id, and the rows there are."""
 
@@ -47,6 +51,7 @@ class WrongBatch(GraceError, kernel_errors.WrongBatch):
 kernel_errors.raised_as(
     {
         kernel_errors.NoBackward: NoBackward,
+        kernel_errors.NoCapture: NoCapture,
         kernel_errors.OutsideTable: OutsideTable,
         kernel_errors.WrongBatch: WrongBatch,
     }

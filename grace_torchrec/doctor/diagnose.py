@@ -23,7 +23,7 @@ from grace_torchrec.doctor.known_good import (
 
 Findings = Iterator[Finding]
 PYTHON = ">=3.10"
-NUMBA = ">=0.61"
+NUMBA = ">=0.62"
 TORCHMETRICS = "==1.0.3"
 
 
@@ -148,7 +148,7 @@ def _torch_fbgemm_pair(facts: InstallFacts) -> Findings:
         return
     pair = f"torch {torch.version} and {fbgemm.name} {fbgemm.version}"
     if _unknown_pair(facts):
-        text = f"{pair}: neither release is known here, nothing to compare with"
+        text = f"{pair}: neither release is known here, nothing to compare them and torchrec with"
         yield Finding("unknown_pair", "note", text)
     elif by_torch(torch.version) != by_fbgemm(fbgemm.version):
         row = target(facts)

@@ -6,6 +6,7 @@ Modules are matched by exact type, instance by instance; nothing is patched by n
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -32,11 +33,16 @@ class Swapped:
             holds at several places stays one module, and each of its paths is listed.
         refused: Dotted path of a module or table -> why it was left alone.
         originals: Dotted path -> the stock module, for :func:`restore_`.
+        replacements: Dotted path -> the module that stands there now, while it lives: a copy of the
+            model holds others, and ``originals`` are not theirs.
     """
 
     modules: dict[str, tuple[str, ...]]
     refused: dict[str, str]
     originals: dict[str, EmbeddingBagCollection] = field(repr=False)
+    replacements: WeakValueDictionary[str, GraceEmbeddingBagCollection] = field(
+        default_factory=WeakValueDictionary, repr=False
+    )
 
 
 def accelerate_(
@@ -89,7 +95,7 @@ def accelerate_(
             module.warm_up(torch.get_num_threads())
     for path, module in swaps.items():
         _put(model, path, module)
-    return Swapped(used, refused, originals)
+    return Swapped(used, refused, originals, WeakValueDictionary(swaps))
 
 
 def _check_not_swapped(model: nn.Module, plan: Plan) -> None:
@@ -116,6 +122,11 @@ def restore_(model: nn.Module, swapped: Swapped) -> None:
             raise PlanMismatch(f"{path}: holds no swapped module; was the model already restored?")
         if module.is_sharded:
             raise NotSupported(f"{path}: is sharded; restore_ before DistributedModelParallel")
+        if module is not swapped.replacements.get(path):
+            raise PlanMismatch(
+                f"{path}: was not swapped by this accelerate_ call (a copy of the model?); restore_ the "
+                "model it was called with, and copy that"
+            )
         present[path] = module
     for path, original in swapped.originals.items():
         for table, config in enumerate(original.embedding_bag_configs()):

@@ -18,10 +18,11 @@ class TableCheck:
         max_abs_error: Largest absolute difference of any pooled value.
         max_rel_error: The same, over the sum of absolute values behind the pooled value.
         stale: Why its sums do not match its rows, None if they all do.
-        equal: Whether all is within rounding.
+        equal: Whether all is within rounding; False where nothing was compared.
         non_finite: Pooled values that are NaN or infinite in the originals: these have no error.
         rewritten_rows_read: Rows that are read once plain bags are rewritten ahead, as ``verify`` does
             to prove the sums; None where it rewrote nothing for this table.
+        unproven: Why nothing is known of a table that uses sums, None if it was compared.
     """
 
     table: str
@@ -33,6 +34,7 @@ class TableCheck:
     equal: bool
     non_finite: int = 0
     rewritten_rows_read: int | None = None
+    unproven: str | None = None
 
     @property
     def cut(self) -> float:
@@ -80,7 +82,7 @@ class Verified:
 
     @property
     def equal(self) -> bool:
-        """Whether every table is equal within rounding and none is stale."""
+        """Whether every table is equal within rounding, none is stale, and all that use sums were read."""
         return all(table.equal for table in self.tables)
 
     @property

@@ -27,10 +27,14 @@ from grace_torchrec.modules.verified import TableCheck, Verified
 # Most a pooled value may differ, relative to the sum of the absolute values behind it: for the
 # rounding of rows as they are stored, and for float32 sums, whose error grows with the bag
 # (2**-24 times the root of its length, by experience; times 8 to be sure).
-ROUNDING = {"fp32": 1e-5, "fp16": 1e-3}
+ROUNDING = {torch.float32: 1e-5, torch.float16: 1e-3}
 PER_ROOT_OF_LENGTH = 8 * 2.0**-24
 CHUNK_IDS = 1 << 16
 NO_CODE = np.zeros(0, np.int32)
+UNPROVEN = (
+    "no id of it was compared: no batch reaches it, or the model calls it past its hooks (compiled?); "
+    "verify with batches that ask for its rows, before compiling"
+)
 
 
 def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
@@ -54,7 +58,11 @@ def verify(model: nn.Module, batches: Iterable[Any]) -> Verified:
     stale = {path: module.stale_tables() for path, module in found}
     comparisons = {path: _Comparison(module) for path, module in found}
     count, rewrote = (0, 0) if any(stale.values()) else _run(model, batches, found, comparisons)
-    checks = [check for path, _ in found for check in comparisons[path].checks(path, stale[path])]
+    checks = [
+        check
+        for path, _ in found
+        for check in comparisons[path].checks(path, stale[path], was_run=count > 0)
+    ]
     return Verified(tuple(checks), count, rewrote)
 
 
@@ -122,6 +130,7 @@ class _Comparison:
         self.rel_error = [0.0] * len(plans)
         self.beyond = [False] * len(plans)
         self.non_finite = [0] * len(plans)
+        self.compared = [plan.sums is None for plan in plans]  # nothing of these is to be proven
         self.reads = torch.zeros(len(self.table_of), 2, dtype=torch.int64, device="cpu")
         self.seen = torch.zeros_like(self.reads)  # of the batches before
         self.as_given = torch.zeros_like(self.reads)
@@ -164,12 +173,14 @@ class _Comparison:
         for t, at, got in zip(self.table_of, positions, given, strict=True):
             bags = offsets[at * stride : (at + 1) * stride + 1]
             plan = module.table_plans[t]
-            _, rows, ends, row_weights = rewrite_counted(
+            asked, rows, ends, row_weights = rewrite_counted(
                 ids.numpy(), bags.numpy(), None if weights is None else weights.detach().numpy(),
                 NO_CODE, plan.spec.num_rows, module.rewriter.policy,
             )  # fmt: skip
+            weight = module.weight(t).detach()
+            self.compared[t] |= asked > 0
             want, size = exact_sums(
-                module.weight(t).detach(),
+                weight,
                 torch.from_numpy(rows),
                 torch.from_numpy(ends),
                 None if row_weights is None else torch.from_numpy(row_weights),
@@ -177,10 +188,10 @@ class _Comparison:
             lengths = bags.diff().clamp(min=1).unsqueeze(1)
             if plan.spec.pooling == "mean":
                 want, size = want / lengths, size / lengths
-            self._compare(t, got, want, size, lengths, plan.spec.dtype)
+            self._compare(t, got, want, size, lengths, weight.dtype)
 
     def _compare(
-        self, t: int, got: Tensor, want: Tensor, size: Tensor, lengths: Tensor, dtype: str
+        self, t: int, got: Tensor, want: Tensor, size: Tensor, lengths: Tensor, dtype: torch.dtype
     ) -> None:
         """Keep the largest errors of one feature, and whether one is more than rounding."""
         if not got.numel():
@@ -196,13 +207,14 @@ class _Comparison:
         self.non_finite[t] += int((~rounded.isfinite()).sum())
         self.beyond[t] |= bool((relative > bound).any())
 
-    def checks(self, path: str, stale: dict[str, str]) -> list[TableCheck]:
-        """Return the result of each table of this module."""
+    def checks(self, path: str, stale: dict[str, str], *, was_run: bool) -> list[TableCheck]:
+        """Return the result of each table of this module; stale models are not run."""
         checks = []
         for t, name in enumerate(self.names):
             of_table = [f for f, table in enumerate(self.table_of) if table == t]
             ids, rows = self.as_given[of_table].sum(0).tolist()
             proven = int(self.reads[of_table, 1].sum())
+            unproven = UNPROVEN if was_run and not self.compared[t] else None
             is_ahead = self.rewrote and bool(self.ahead_F[of_table].any())
             checks.append(
                 TableCheck(
@@ -212,9 +224,10 @@ class _Comparison:
                     max_abs_error=self.abs_error[t],
                     max_rel_error=self.rel_error[t],
                     stale=stale.get(name),
-                    equal=not self.beyond[t] and name not in stale,
+                    equal=not self.beyond[t] and name not in stale and unproven is None,
                     non_finite=self.non_finite[t],
                     rewritten_rows_read=proven if is_ahead else None,
+                    unproven=unproven,
                 )
             )
         return checks

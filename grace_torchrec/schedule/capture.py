@@ -5,16 +5,18 @@ captured once and replayed.  Graphs that hold cache look-ups would line up behin
 bake in which rows are where; embeddings therefore stay calls of their own.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.stream_pass import schedule_
-from grace_torchrec.schedule.tracing import find_aliases, op_graph, trace
+from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.tracing import op_graph, trace
 
 DENSE = "submod_1"
 
@@ -32,7 +34,7 @@ def split_dense(model: nn.Module, example: tuple[Any, ...]) -> fx.GraphModule:
         NotSupported: it cannot be traced, has no embeddings, or nothing but them.
     """
     gm = trace(model)
-    graph = op_graph(gm, aliases=find_aliases(gm, example))
+    graph = op_graph(gm, touched=touched(gm, cloned(example)))
     first = _sparse_nodes(gm, graph)
     rest = [node for op in graph.ops for node in op.nodes if node not in first]
     if not rest or all(op.kind != "embedding" for op in graph.ops):
@@ -48,7 +50,7 @@ def split_dense(model: nn.Module, example: tuple[Any, ...]) -> fx.GraphModule:
 def capture_dense_(model: nn.Module, example: tuple[Any, ...], streams: int = 4) -> fx.GraphModule:
     """Return the model with its dense part scheduled over streams and captured as a CUDA graph.
 
-    Batches must have the example's shapes.
+    Batches must have the example's shapes: others are refused.
 
     Args:
         model: In eval mode, on a GPU.
@@ -56,12 +58,13 @@ def capture_dense_(model: nn.Module, example: tuple[Any, ...], streams: int = 4)
         streams: Streams at most.
 
     Raises:
-        NotSupported: there is no GPU, or the model cannot be split.
+        NotSupported: there is no GPU, the model cannot be split, or its dense part writes its inputs.
     """
     if not torch.cuda.is_available():
         raise NotSupported("capture: no GPU here; use schedule_")
     split = split_dense(model, example)
-    inputs = dense_inputs(split, example)
+    inputs = dense_inputs(split, cloned(example))
+    refuse_written_inputs(split.get_submodule(DENSE), inputs)
     scheduled = schedule_(split.get_submodule(DENSE), inputs, streams)
     split.add_submodule(DENSE, GraphedPart(scheduled.module, inputs))
     return split
@@ -78,6 +81,28 @@ def dense_inputs(split: fx.GraphModule, example: tuple[Any, ...]) -> tuple[Any, 
     finally:
         hook.remove()
     return seen[0]
+
+
+def refuse_written_inputs(dense: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Refuse a part that writes its inputs in place: a CUDA graph would write its own copies.
+
+    Args:
+        dense: A traced part.
+        inputs: What it is called with; they are not changed.
+
+    Raises:
+        NotSupported: it does.
+    """
+    gm = trace(dense)
+    seen = touched(gm, cloned(inputs))
+    given = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    theirs = frozenset().union(*(seen[name].shows for name in given))
+    writers = [name for name, now in seen.items() if now.writes & theirs]
+    if writers:
+        raise NotSupported(
+            f"capture: {writers[0]!r} writes an input in place, which a CUDA graph would do to its "
+            "own copy; use schedule_"
+        )
 
 
 class GraphedPart(nn.Module):
@@ -105,12 +130,45 @@ class GraphedPart(nn.Module):
                 self.output = module(*self.inputs)
 
     def forward(self, *inputs: Any) -> Any:
-        """Copy the inputs in, replay, copy the output out."""
-        for own, given in zip(self.inputs, inputs, strict=True):
-            if isinstance(own, Tensor):
-                own.copy_(given)
+        """Copy the inputs in, replay, copy the output out.
+
+        Raises:
+            GraceError: the inputs are not of the shapes and types that were captured.
+        """
+        copy_in(self.inputs, inputs)
         self.graph.replay()
         return torch.utils._pytree.tree_map_only(Tensor, torch.clone, self.output)
+
+
+def copy_in(captured: Sequence[Any], given: Sequence[Any]) -> None:
+    """Copy a batch into the tensors that a CUDA graph reads.
+
+    Args:
+        captured: Inputs of the graph; what is no tensor is part of it and stays.
+        given: The batch.
+
+    Raises:
+        GraceError: it is none of that graph; nothing was copied.
+    """
+    if len(given) != len(captured):
+        raise GraceError(
+            f"captured dense part: got {len(given)} inputs, it was captured with {len(captured)}; "
+            "capture it again with this batch"
+        )
+    for number, (own, value) in enumerate(zip(captured, given, strict=True)):
+        if _form(own) != _form(value):  # copy_ would repeat one row for all
+            raise GraceError(
+                f"captured dense part: input {number} is {_form(value)}, it was captured for "
+                f"{_form(own)}; pad the batch to the example's shapes or capture it again"
+            )
+    for own, value in zip(captured, given, strict=True):
+        if isinstance(own, Tensor):
+            own.copy_(value)
+
+
+def _form(value: Any) -> Any:
+    """Return what a captured input must keep: shape and type of a tensor, else the value."""
+    return (tuple(value.shape), str(value.dtype)) if isinstance(value, Tensor) else value
 
 
 def _sparse_nodes(gm: fx.GraphModule, graph: OpGraph) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.schedule import _issue_core
+from grace_torchrec.schedule.csr import csr
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 
@@ -73,7 +74,7 @@ class HeldBytes:
             waits_n: What each waits for: issued before it.
             streams: Streams.
         """
-        wait_ptr, waits = _csr(waits_n)
+        wait_ptr, waits = csr(waits_n)
         found: Ints = _issue_core.regrouped(
             np.array(order_n, np.int64), np.array(stream_n, np.int64), streams, wait_ptr, waits,
             self.read_ptr, self.read, self.readers_n, self.bytes_n,
@@ -104,24 +105,13 @@ def held_bytes(graph: OpGraph, stats: OpStats) -> HeldBytes:
         graph: Operators.
         stats: Their costs; bytes of their outputs are 0 where they are not known.
     """
-    owner = list(range(len(graph.ops)))
-    for place, op in enumerate(graph.ops):
-        if op.in_place_of >= 0:
-            owner[place] = owner[op.in_place_of]
+    owner = graph.owners()
     reads = [sorted({owner[need] for need in op.needs}) for op in graph.ops]
-    read_ptr, read = _csr(reads)
+    read_ptr, read = csr(reads)
     readers_n = np.bincount(read, minlength=len(owner)).astype(np.int64)
-    needed = {need for op in graph.ops for need in op.needs}
-    results = {owner[place] for place in range(len(owner)) if place not in needed}
-    readers_n[sorted(results)] += 1
+    readers_n[graph.results()] += 1
     bytes_n = np.array([stat.bytes_out for stat in stats.stats], np.int64)
     bytes_n[[place for place, base in enumerate(owner) if base != place]] = 0
     order = np.arange(len(owner))
     one = _issue_core.held_peak(order, read_ptr, read, readers_n, bytes_n, bytes_n)
     return HeldBytes(bytes_n, read_ptr, read, readers_n, int(one))
-
-
-def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return lists in CSR form."""
-    pointers = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    return pointers, np.array([value for row in rows for value in row], np.int64)

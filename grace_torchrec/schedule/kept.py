@@ -18,6 +18,7 @@ from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts, single_stream
 from grace_torchrec.schedule.stream_pass import Scheduled, carried_out
+from grace_torchrec.schedule.touched import cloned, touched
 from grace_torchrec.schedule.tracing import code_hash, op_graph
 
 
@@ -99,7 +100,7 @@ def schedule_again(
     costs: OpStats,
     kept: KeptSchedule,
 ) -> Scheduled:
-    """Schedule a traced model as it was scheduled before: nothing is run, measured or searched.
+    """Schedule a traced model as it was scheduled before: nothing is measured or searched.
 
     Args:
         gm: The traced model; it is not changed.
@@ -117,9 +118,7 @@ def schedule_again(
             f"schedule: was made for another model than this {type(gm).__name__}: its operators, "
             "or their arguments, differ"
         )
-    first = set(kept.names)
-    shown = [node.name for node in gm.graph.nodes if node.name not in first]
-    graph = op_graph(gm, type(gm).__name__, shown)
+    graph = op_graph(gm, type(gm).__name__, touched(gm, cloned(example)))
     if tuple(op.name for op in graph.ops) != kept.names:
         raise GraceError(f"kept schedule of {graph.name!r}: has other operators; schedule it again")
     schedule = kept.schedule(graph, costs, machine)

@@ -14,8 +14,6 @@ from grace_torchrec.schedule.lower import (
     Retire,
     Run,
     lower,
-    outputs,
-    owners,
 )
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.schedule import Machine, single_stream
@@ -45,10 +43,11 @@ def lifetimes(lowered: Lowered, bytes_n: Sequence[int]) -> list[Lifetime]:
         lowered: Steps.
         bytes_n: Bytes of each operator's output.
     """
-    ops, owner = lowered.schedule.graph.ops, owners(lowered.schedule)
+    graph = lowered.schedule.graph
+    ops, owner = graph.ops, graph.owners()
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    kept = set(outputs(lowered.schedule))
+    kept = set(graph.results())
     for number, step in enumerate(lowered.steps):
         if isinstance(step, Run):
             first.setdefault(owner[step.op], number)

@@ -92,22 +92,6 @@ def lower(schedule: Schedule) -> Lowered:
     return _Lowering(schedule).run()
 
 
-def owners(schedule: Schedule) -> list[int]:
-    """Return, for each operator, the one whose memory its output lies in."""
-    owner = list(range(len(schedule.graph.ops)))
-    for place, op in enumerate(schedule.graph.ops):
-        if op.in_place_of >= 0:
-            owner[place] = owner[op.in_place_of]
-    return owner
-
-
-def outputs(schedule: Schedule) -> list[int]:
-    """Return the operators whose memory holds what no other operator needs: the results."""
-    owner, ops = owners(schedule), schedule.graph.ops
-    used = {need for op in ops for need in op.needs}
-    return sorted({owner[place] for place in range(len(ops)) if place not in used})
-
-
 class _Lowering:
     """State while the steps are written: what each stream knows of the others' operators."""
 
@@ -119,13 +103,13 @@ class _Lowering:
         self.seen: dict[int, list[int]] = {}
         self.current = 0
         self.steps: list[Step] = []
-        self.owner = owners(schedule)
+        self.owner = schedule.graph.owners()
         self.readers: dict[int, list[int]] = {}
         for place, op in enumerate(schedule.graph.ops):
             for need in {self.owner[need] for need in op.needs}:
                 self.readers.setdefault(need, []).append(place)
         self.unread = {base: len(found) for base, found in self.readers.items()}
-        for base in outputs(schedule):
+        for base in schedule.graph.results():
             self.unread[base] = self.unread.get(base, 0) + 1  # the caller keeps it
         self.held: list[int] = []  # values whose readers were all issued on streams not yet known
 

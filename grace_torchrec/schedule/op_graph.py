@@ -95,6 +95,19 @@ class OpGraph:
         """Return the place of each operator by name."""
         return {op.name: place for place, op in enumerate(self.ops)}
 
+    def owners(self) -> list[int]:
+        """Return, for each operator, the one whose memory its output lies in."""
+        owner = list(range(len(self.ops)))
+        for place, op in enumerate(self.ops):
+            if op.in_place_of >= 0:
+                owner[place] = owner[op.in_place_of]
+        return owner
+
+    def results(self) -> list[int]:
+        """Return the operators whose memory holds what no other operator needs, ascending."""
+        owner, used = self.owners(), {need for op in self.ops for need in op.needs}
+        return sorted({owner[place] for place in range(len(self.ops)) if place not in used})
+
     def ancestors(self) -> list[int]:
         """Return the operators that each one transitively needs, as bit sets."""
         sets: list[int] = []

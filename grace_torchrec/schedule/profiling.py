@@ -21,6 +21,7 @@ from grace_torchrec.errors import NotSupported
 from grace_torchrec.schedule.launches import RANGE_PREFIX, VIEW_PREFIX, from_chrome_trace
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats, Timed
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.timing import Samples
 
 CPU_LAUNCH_US = 3.0  # host time of a kernel launch, where only a CPU was measured
@@ -68,7 +69,7 @@ def profile_cpu(
         example: Positional arguments of one batch.
         rounds: Timed rounds.
     """
-    run, load = TimedRun(gm, {}), load_now()
+    run, load, example = TimedRun(gm, {}), load_now(), cloned(example)
     with torch.inference_mode():
         for _ in range(rounds + 2):
             run.run(*example)
@@ -109,7 +110,7 @@ def profile_cuda(
     if not torch.cuda.is_available():
         raise NotSupported("profile on CUDA: no GPU here; use profile_cpu or roofline")
     owner = {node: op.name for op in graph.ops for node in op.nodes}
-    run = TimedRun(gm, owner, ranges=True)
+    run, example = TimedRun(gm, owner, ranges=True), cloned(example)
     kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.inference_mode():
         run.run(*example)

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import example_refused
 
 
@@ -64,7 +65,7 @@ def roofline(
     shapes = _Shapes(gm)
     try:
         with torch.inference_mode():
-            shapes.run(*example)
+            shapes.run(*cloned(example))
     except Exception as error:  # whatever the model's own code raises
         raise example_refused(graph.name, error) from error
     nodes = {node.name: node for node in gm.graph.nodes}

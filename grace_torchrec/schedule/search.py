@@ -17,6 +17,7 @@ import numpy.typing as npt
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _list_core
 from grace_torchrec.schedule.alike import alike_together
+from grace_torchrec.schedule.csr import csr
 from grace_torchrec.schedule.held_bytes import HeldBytes, held_bytes
 from grace_torchrec.schedule.issue_order import fewest_waits, with_few_switches
 from grace_torchrec.schedule.op_graph import OpGraph
@@ -33,8 +34,7 @@ from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts
 STARTS, STEPS = 32, 64
 SPREAD, STEP_SPREAD = 0.3, 0.08
 DEAR_WAIT = 0.002  # a wait's price, as a share of the bound, where few waits are wanted
-CALM_EVENTS, CALM_SWITCHES = 0.25, 0.15  # per operator: up to here they cost next to nothing
-WORTH_A_CALM_HOST = 0.005  # makespan given for fewer events, waits and switches
+WORTH_A_CALM_HOST = 0.01  # makespan given for fewer events, waits and switches
 
 
 def make_schedule(
@@ -87,24 +87,30 @@ def make_schedule(
                 found.append(problem.finished(fewer))
     if machine.capacity:
         return found[0]
-    return alike_together(_calmest(found, problem.held), problem.held)
+    own_us = problem.makespan(priority("topological", graph, stats))
+    return alike_together(_calmest(found, problem.held, own_us), problem.held)
 
 
-def _calmest(found: Sequence[Schedule], held: HeldBytes) -> Schedule:
-    """Return, of the schedules about as short as the shortest, the one that costs the host least."""
+def _calmest(found: Sequence[Schedule], held: HeldBytes, own_us: float) -> Schedule:
+    """Return, of the schedules about as short as the shortest, the one that costs the host least.
+
+    None is longer than ``own_us``, the list schedule of the model's own order, if one is as short.
+    """
 
     def strained_us(schedule: Schedule) -> float:
-        """Return the makespan, longer by its shares of events, switches and bytes that are too many."""
-        ops = len(schedule.graph.ops)
-        events = max(schedule.num_events / ops - CALM_EVENTS, 0.0)
-        switches = max(schedule.num_switches / ops - CALM_SWITCHES, 0.0)
-        memory = held.over_budget(schedule.order_n)
-        return schedule.makespan_us * (1 + events + switches + memory)
+        """Return the makespan, longer by the share of bytes that are too many."""
+        return schedule.makespan_us * (1 + held.over_budget(schedule.order_n))
 
     strained = [strained_us(schedule) for schedule in found]
-    enough = min(strained) * (1 + WORTH_A_CALM_HOST)
+    least = min(strained)
+    enough = max(least, min(least * (1 + WORTH_A_CALM_HOST), own_us)) + 1e-9
     short = [s for s, us in zip(found, strained, strict=True) if us <= enough]
-    return min(short, key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us))
+    one_stream_us = sum(found[0].times_us)
+    gaining = [schedule for schedule in short if schedule.makespan_us < one_stream_us]
+    return min(
+        gaining or short,
+        key=lambda s: (s.num_events + s.num_waits + s.num_switches, s.makespan_us),
+    )
 
 
 def list_schedule(graph: OpGraph, stats: OpStats, machine: Machine, policy: str) -> float:
@@ -246,16 +252,15 @@ class _Problem:
 
     def _csr(self, group_n: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], ...]:
         """Return needs and users of the groups in CSR form."""
-        pairs = sorted(
-            {
-                (int(group_n[place]), int(group_n[need]))
-                for place, op in enumerate(self.graph.ops)
-                for need in op.needs
-                if group_n[need] != group_n[place]
-            }
-        )
         groups = int(group_n.max()) + 1
-        return *_csr(pairs, groups), *_csr(sorted((b, a) for a, b in pairs), groups)
+        needs: list[set[int]] = [set() for _ in range(groups)]
+        users: list[set[int]] = [set() for _ in range(groups)]
+        for place, op in enumerate(self.graph.ops):
+            for need in op.needs:
+                if group_n[need] != group_n[place]:
+                    needs[group_n[place]].add(int(group_n[need]))
+                    users[group_n[need]].add(int(group_n[place]))
+        return *csr([sorted(row) for row in needs]), *csr([sorted(row) for row in users])
 
     def finished(self, found: _Found) -> Schedule:
         """Name the streams so that the last operator is on stream 0; add waits, order, times."""
@@ -276,12 +281,3 @@ class _Problem:
         return Schedule(
             graph, machine, tuple(stream_n), tuple(order), waits, tuple(begin), tuple(times)
         )
-
-
-def _csr(
-    pairs: Sequence[tuple[int, int]], rows: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return sorted (row, value) pairs in CSR form."""
-    counts = np.bincount(np.array([row for row, _ in pairs], np.int64), minlength=rows)
-    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return pointers, np.array([value for _, value in pairs], np.int64)

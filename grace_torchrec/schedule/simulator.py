@@ -19,6 +19,7 @@ import numpy.typing as npt
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule import _simulator_core
 from grace_torchrec.schedule import _simulator_state as core
+from grace_torchrec.schedule.csr import csr
 from grace_torchrec.schedule.fusing import Workload
 from grace_torchrec.schedule.priority import priority
 from grace_torchrec.schedule.stream_choice import chains
@@ -208,14 +209,8 @@ def _model(workload: Workload, policy: Policy, calibration: Calibration) -> core
     return core.Model(
         np.array(stats.times_us), np.array(stats.grids, np.int64), lock, turn,
         np.array(chains(graph), np.int64), priority("dep_local", graph, stats),
-        *_csr(needs), *_csr(graph.needed_by()),
+        *csr(needs), *csr(graph.needed_by()),
     )  # fmt: skip
-
-
-def _csr(rows: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return lists in CSR form."""
-    pointers = np.cumsum([0, *map(len, rows)])
-    return pointers.astype(np.int64), np.array([v for row in rows for v in row], np.int64)
 
 
 def _rules(policy: Policy, calibration: Calibration, tables: int) -> core.Rules:

@@ -1,7 +1,8 @@
 """Stream choice: where a ready operator goes, decided when it is launched.
 
 Flow: ready operator + monitor -> *a stream*.  RecOS and its rivals are policies of one shape: they
-see the operator, the query's number and the monitor.
+see the operator, the query's number and the monitor.  These are the rules in plain Python, to which
+tests hold what runs: :mod:`online` in a server, ``_simulator_choice`` in the simulator.
 Source: RecOS, IJCAI'25, section 3.4.  Derived: the threshold (the text says "certain thresholds"):
 running and new blocks over the GPU's processors.
 """

@@ -7,7 +7,7 @@ stream, and the result says why.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,17 +26,19 @@ from grace_torchrec.schedule.graph_module import (
 )
 from grace_torchrec.schedule.in_flight import Proof, prove
 from grace_torchrec.schedule.lower import Lowered, lower
+from grace_torchrec.schedule.observed import why_unlike
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.profiling import profile_cpu, profile_cuda
 from grace_torchrec.schedule.resources import resource_pins
+from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
+from grace_torchrec.schedule.touched import cloned, touched
 from grace_torchrec.schedule.tracing import (
     LEAVES,
     code_hash,
     example_refused,
-    find_aliases,
     op_graph,
     trace,
 )
@@ -129,11 +131,12 @@ def schedule_(
         return Scheduled(model, False, reason, one, stats=costs, code=code)
     schedule = make_schedule(graph, costs, machine, pins=resource_pins(graph, costs, streams))
     if schedule.num_streams == 1 or schedule.makespan_us >= sum(schedule.times_us):
-        reason = "no schedule is shorter than one stream"
+        reason = "no schedule is shorter than one stream within the limit on bytes held"
         one = single_stream(graph, costs, machine, reason)
         return Scheduled(model, False, reason, one, stats=costs, code=code)
     into = model if isinstance(model, fx.GraphModule) else None
-    return carried_out(gm, schedule, costs, example, into=into, queries=queries, backend=backend)
+    carried = carried_out(gm, schedule, costs, example, into=into, queries=queries, backend=backend)
+    return carried if carried.modified else replace(carried, module=model)
 
 
 def carried_out(
@@ -147,6 +150,8 @@ def carried_out(
     backend: StreamBackend | None = None,
 ) -> Scheduled:
     """Lower a schedule of several streams and prove its steps.
+
+    The traced model is returned, with a reason, where the lowered one is seen to differ from it.
 
     Args:
         gm: The traced model.
@@ -163,6 +168,10 @@ def carried_out(
     code = code_hash(gm)
     module = call(gm, schedule)
     lowered, proof = ensures(module, schedule, queries)
+    reason = why_unlike(gm, module, example)
+    if reason is not None:
+        one = single_stream(schedule.graph, costs, schedule.machine, reason)
+        return Scheduled(gm, False, reason, one, stats=costs, code=code)
     if into is not None:
         module = _written_into(into, module)
     if backend is None and _device(example).type == "cuda":
@@ -190,9 +199,8 @@ def requires(
     gm = trace(model, leaves)
     if gm is not model and not gm.training:
         _same_results(model, gm, example)
-    aliases = find_aliases(gm, example)
-    graph = op_graph(gm, type(model).__name__, aliases).with_resources(reads, writes)
-    return gm, graph
+    graph = op_graph(gm, type(model).__name__, touched(gm, cloned(example)))
+    return gm, graph.with_resources(reads, writes)
 
 
 def call(gm: fx.GraphModule, schedule: Schedule) -> fx.GraphModule:
@@ -236,19 +244,18 @@ def _same_results(model: nn.Module, gm: fx.GraphModule, example: tuple[Any, ...]
         GraceError: the example is not a batch of this model.
         NotSupported: the trace computes something else.
     """
+    given, given_trace = cloned(example), cloned(example)
     with torch.inference_mode():
         try:
-            answer = model(*example)
+            answer = model(*given)
         except Exception as error:  # whatever the model's own code raises
             raise example_refused(type(model).__name__, error) from error
-        wanted = torch.utils._pytree.tree_leaves(answer)
-        found = torch.utils._pytree.tree_leaves(gm(*example))
-    for a, b in zip(wanted, found, strict=True):
-        if isinstance(a, Tensor) and not torch.equal(a, b):
-            raise NotSupported(
-                f"{type(model).__name__}: its trace computes other values on the example "
-                "(code that depends on data); it keeps running on a single stream"
-            )
+        found = gm(*given_trace)
+    if not same_values((answer, given), (found, given_trace)):
+        raise NotSupported(
+            f"{type(model).__name__}: its trace computes other values on the example "
+            "(code that depends on data); it keeps running on a single stream"
+        )
 
 
 def _written_into(model: fx.GraphModule, lowered: fx.GraphModule) -> fx.GraphModule:

@@ -13,8 +13,6 @@ from grace_torchrec.schedule.lower import (
     Retire,
     Run,
     Use,
-    outputs,
-    owners,
 )
 from grace_torchrec.schedule.program import Instruction, Launch, Program, Record, Wait
 
@@ -40,7 +38,7 @@ class _Telling:
         self.lowered, self.query = lowered, query
         schedule = lowered.schedule
         self.ops, self.stream_n = schedule.graph.ops, schedule.stream_n
-        self.owner, self.results = owners(schedule), outputs(schedule)
+        self.owner, self.results = schedule.graph.owners(), schedule.graph.results()
         self.unread = [0] * len(self.ops)
         self.foreign: set[int] = set()
         for place, op in enumerate(self.ops):

@@ -23,13 +23,14 @@ from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.op_stats import OpStats
+from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
 from grace_torchrec.serve.row_types import row_types
-from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.served import Conversion, Served, ServedModel, Target
 from grace_torchrec.serve.sharding import Spread, check_spread, devices_told, shard_
 from grace_torchrec.serve.slots import Slots
@@ -220,7 +221,7 @@ def schedule(
         whole = all(collection.is_whole for collection in collections.values())
         with torch.no_grad(), nullcontext() if whole else devices_told():
             # Collections note the order of their features now, shards their devices.
-            wanted = eager(*example)
+            wanted = eager(*cloned(example))
     except Exception as error:  # whatever the model's own code raises
         told = str(error) if isinstance(error, GraceError) else f"{type(error).__name__}: {error}"
         raise GraceError(f"convert: the model refuses the example: {told}") from error
@@ -271,7 +272,7 @@ def _check_trace(traced: fx.GraphModule, wanted: Any, example: tuple[Any, ...]) 
         NotSupported: it does: the model's code depends on data.
     """
     with torch.no_grad():
-        found = traced(*example)
+        found = traced(*cloned(example))
     if not same_values(wanted, found):
         raise NotSupported(
             f"{type(traced).__name__}: its trace computes other values on the example (code "

@@ -2,7 +2,8 @@
 
 Flow: Served -> ``served.json`` + ``arrays.safetensors`` + the plan's own folder (``plan/``) ->
 *load_served* with the model's code -> Served.  The folder holds every number (tables, stored sums,
-dense weights, float rows for deltas, costs of operators), so nothing is built or measured again; the
+dense weights and tensor attributes, float rows for deltas, costs of operators),
+so nothing is built or measured again; the
 model gives its structure, and may be made on the meta device.  Nothing is ever unpickled.
 A TorchScript target is saved as PyTorch's own archive beside them.
 """
@@ -19,13 +20,19 @@ from torch import Tensor, nn
 
 from grace_torchrec import artifact
 from grace_torchrec.arguments import expect_model
-from grace_torchrec.errors import GraceError, NotSupported, PlanMismatch
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan
 from grace_torchrec.plans.table_spec import table_specs
 from grace_torchrec.plans.texts import quoted
 from grace_torchrec.serve.convert import assemble, refused_modules_of, with_table_batches
 from grace_torchrec.serve.copies import skeleton_of
+from grace_torchrec.serve.dense_state import (
+    dense_state,
+    give_dense,
+    give_plain_tensors,
+    plain_tensors,
+)
 from grace_torchrec.serve.document import NAME, WHAT, described, read_served
 from grace_torchrec.serve.mapped_arrays import read_arrays, write_arrays
 from grace_torchrec.serve.masters import MasterRows, Masters, fits_table
@@ -36,7 +43,8 @@ from grace_torchrec.serve.table_pieces import batches_of, give_memory
 from grace_torchrec.strict_files import plain_file
 
 SCRIPT_FILE = "model.ts"
-DENSE, TABLES, MASTERS = "dense/", "tables/", "masters/"
+DENSE, ATTRIBUTES, TABLES, MASTERS = "dense/", "attributes/", "tables/", "masters/"
+HASHED_AT_ONCE = 1 << 20  # bytes
 MASTER_PARTS = ("items", "rows")
 
 
@@ -103,23 +111,6 @@ def load_served(
     return served
 
 
-def dense_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return every tensor outside the served collections, by its name in the state dict.
-
-    Buffers that are kept out of state dicts count too: a model made on the meta device lacks them.
-    """
-    inside = tuple(
-        f"{path}." if path else ""
-        for path, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, TableBatchCollection)
-    )
-    found = {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
-    return {name: tensor for name, tensor in found.items() if not name.startswith(inside)}
-
-
 def _arrays(served: Served, model: ServedModel) -> dict[str, Tensor]:
     """Return all numbers of a served model by name."""
     arrays: dict[str, Tensor] = {}
@@ -130,7 +121,8 @@ def _arrays(served: Served, model: ServedModel) -> dict[str, Tensor]:
             raise NotSupported("save: sharded tables are not saved; convert the model again")
         for tier, batch in _batches(collection):
             arrays[f"{TABLES}{path}/{tier}"] = batch.weights_host
-    arrays |= {f"{DENSE}{name}": tensor for name, tensor in dense_state(model.eager).items()}
+    for prefix, found in ((DENSE, dense_state), (ATTRIBUTES, plain_tensors)):
+        arrays |= {f"{prefix}{name}": tensor for name, tensor in found(model.eager).items()}
     for key, rows in served.masters.tables.items() if served.masters is not None else ():
         for part, array in zip(MASTER_PARTS, (rows.items_G, rows.rows_GD), strict=True):
             arrays[f"{MASTERS}{key}/{part}"] = array
@@ -158,27 +150,10 @@ def _give_rows(
 
 
 def _give_dense(model: nn.Module, arrays: dict[str, Tensor], folder: Path) -> None:
-    """Give a model its dense weights."""
-    saved = {
-        name.removeprefix(DENSE): arrays.pop(name)
-        for name in list(arrays)
-        if name.startswith(DENSE)
-    }
-    present = dense_state(model)
-    for name in (*present, *saved):
-        told = [tuple(held[name].shape) if name in held else None for held in (present, saved)]
-        if told[0] != told[1]:
-            raise PlanMismatch(
-                f"{folder}: {name!r} has shape {told[1]} in the folder and {told[0]} in the model; "
-                "load it with the model that was converted"
-            )
-    for name, tensor in saved.items():
-        owner, _, own_name = name.rpartition(".")
-        module = model.get_submodule(owner)
-        if own_name in module._parameters:
-            module._parameters[own_name] = nn.Parameter(tensor, requires_grad=False)
-        else:
-            module._buffers[own_name] = tensor
+    """Give a model its dense weights and the tensors of its attributes."""
+    for prefix, give in ((DENSE, give_dense), (ATTRIBUTES, give_plain_tensors)):
+        names = [name for name in arrays if name.startswith(prefix)]
+        give(model, {name.removeprefix(prefix): arrays.pop(name) for name in names}, str(folder))
 
 
 def _take_masters(
@@ -204,8 +179,11 @@ def _take_masters(
 
 def _sha256(file: Path) -> str:
     """Hash a file."""
+    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while part := stream.read(HASHED_AT_ONCE):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _load_script(folder: Path, sha256: str | None) -> nn.Module:

@@ -112,7 +112,7 @@ def _folded(parts: list[npt.NDArray[np.uint64]]) -> np.uint64:
     """Fold words into one number; the caller lets it overflow."""
     places = np.arange(1, 2 * WORDS, 2, dtype=np.uint64)
     product = np.empty(WORDS, np.uint64)
-    found = np.uint64(1469598103934665603)
+    found: np.uint64 = np.uint64(1469598103934665603)
     for part in parts:
         for first in range(0, part.size, WORDS):
             words = part[first : first + WORDS]

@@ -131,9 +131,8 @@ def _beyond(bags: Any, weight_ND: Tensor, table: TablePlan, row_type: str, got: 
     want, size = exact_sums(picked, places, offsets, weights)
     lengths = bags.lengths().clamp(min=1).unsqueeze(1)
     own = row_type == table.spec.dtype
-    room = size * (
-        (ROUNDING[table.spec.dtype] if own else 1e-5) + PER_ROOT_OF_LENGTH * lengths.sqrt()
-    )
+    rounding = ROUNDING[picked.dtype if own else torch.float32]
+    room = size * (rounding + PER_ROOT_OF_LENGTH * lengths.sqrt())
     if not own:
         room = room + size * HALF_ROUNDING
         _, steps = exact_sums(_step_error(picked, row_type), places, offsets, weights)

@@ -21,9 +21,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules.rewrite_ahead import rows_of
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.schedule.same_values import same_values
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.serve.copies import twin_of
 from grace_torchrec.serve.parts import parts_of_rows
-from grace_torchrec.serve.same_values import same_values
 from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection
 
 LENGTH_SUFFIX = "__given"
@@ -90,7 +91,7 @@ def scripted(
     batch = script_batch(collections, example)
     try:
         with torch.no_grad():
-            wanted = model(*batch)  # stock collections note the order of their features now
+            wanted = model(*cloned(batch))  # stock collections note the order of their features now
             graph = Tracer(leaf_modules=[TABLE_BATCH]).trace(model)
             for node, argument in zip(graph.find_nodes(op="placeholder"), batch, strict=False):
                 if isinstance(argument, KeyedJaggedTensor):
@@ -102,7 +103,7 @@ def scripted(
                 # TorchScript is what was asked for.
                 warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
                 script: nn.Module = torch.jit.script(fx.GraphModule(model, graph))
-            found = script(*batch)
+            found = script(*cloned(batch))
     except Exception as error:  # whatever the model's own code raises on a proxy or in a compiler
         raise NotSupported(
             f"convert: {type(eager).__name__} cannot be scripted: {error}; use target='module'"

@@ -149,7 +149,8 @@ def hashed(
     values: npt.NDArray[np.int64] | npt.NDArray[np.uint64], seed: int
 ) -> npt.NDArray[np.uint64]:
     """Return evenly spread 64-bit numbers, one for each value (splitmix64)."""
-    mixed = values.astype(np.uint64) + np.uint64(_STEP * (seed + 1) % 2**64)
+    mixed: npt.NDArray[np.uint64] = values.astype(np.uint64) + np.uint64(_STEP * (seed + 1) % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed = mixed ^ (mixed >> np.uint64(31))
+    return mixed

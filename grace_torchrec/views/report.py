@@ -210,7 +210,9 @@ def _made(summary: PlanSummary) -> Html:
 
 def _file(name: str) -> str:
     """Return the style sheet or the script."""
-    return resources.files("grace_torchrec.views").joinpath("page", name).read_text("utf-8")
+    return (
+        resources.files("grace_torchrec.views").joinpath("page").joinpath(name).read_text("utf-8")
+    )
 
 
 def _hash(text: str) -> str:

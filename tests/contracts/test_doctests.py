@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
+    "bench": ROOT,
     "grace_torchrec": ROOT,
     "grace_kernels": ROOT / "triton_kernels",
     "grace_sharding": ROOT / "sharding",

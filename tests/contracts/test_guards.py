@@ -1,5 +1,6 @@
 """Each guard names its tests and still fits the code; ``make guards`` runs them."""
 
+import ast
 import importlib.util
 import subprocess
 import sys
@@ -23,14 +24,43 @@ def runner():
     del sys.modules[spec.name]
 
 
+def is_there(node: str) -> bool:
+    """Tell whether a file has what a node id names; of a parametrised test, the function."""
+    file, *names = node.partition("[")[0].split("::")
+    if not (ROOT / file).is_file():
+        return not names and (ROOT / file).is_dir()
+    inside = ast.parse((ROOT / file).read_text("utf-8")).body
+    for name in names:
+        found = [part for part in inside if getattr(part, "name", None) == name]
+        if not found:
+            return False
+        inside = found[0].body
+    return True
+
+
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_a_guard_names_tests_that_exist_and_applies(runner, patch: Path) -> None:
     guard = runner.read_guard(patch)
     for node in guard.nodes:
-        assert (ROOT / node.partition("::")[0]).exists(), f"{patch.name}: no {node}"
+        assert is_there(node), f"{patch.name}: no {node}"
     check = ["git", "apply", "--check", str(patch)]
     result = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("", True),
+        ("::test_a_name_is_looked_up[x-True]", True),
+        ("::test_renamed", False),
+        ("::test_a_name_is_looked_up::inner", False),
+        (".gone", False),
+        ("/..", False),
+    ],
+)
+def test_a_name_is_looked_up(name: str, there: bool) -> None:
+    assert is_there(f"tests/contracts/{Path(__file__).name}{name}") == there
 
 
 def test_a_patch_without_a_header_is_refused(runner, tmp_path: Path) -> None:

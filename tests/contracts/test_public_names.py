@@ -100,6 +100,7 @@ def test_errors_of_the_kernels_are_of_the_family_and_what_torch_raises() -> None
         kernel_errors.OutsideTable: errors.OutsideTable,
         kernel_errors.WrongBatch: errors.WrongBatch,
         kernel_errors.NoBackward: errors.NoBackward,
+        kernel_errors.NoCapture: errors.NoCapture,
     }
     for kind, ours in kinds.items():
         raised = kernel_errors.refusal(kind, "what")

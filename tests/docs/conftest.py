@@ -125,7 +125,8 @@ def run_blocks(blocks: list[Block], names: dict[str, Any], soak: bool = False) -
             with contextlib.redirect_stdout(out):
                 run_python(block, names) if block.kind != "sh" else run_commands(block)
         except Exception as error:
-            error.add_note(f"in the block at {block.place}")
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note(f"in the block at {block.place}")
             raise
         printed = out.getvalue()
         count += block.kind != "setup"

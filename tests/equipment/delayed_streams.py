@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.cpu_streams import StreamThreads
@@ -32,7 +31,7 @@ class DelayedStreams(StreamThreads):
         self.random = [random.Random(f"{seed} {stream}") for stream in range(num_streams)]
         super().__init__(num_streams)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "DelayedStreams":
         """Return itself."""
         return self
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from grace_torchrec.schedule.in_flight import resources
-from grace_torchrec.schedule.lower import outputs, owners
 from grace_torchrec.schedule.program import (
     Buffer,
     HostSync,
@@ -53,7 +52,7 @@ class ToldStreams:
     ) -> None:
         self.num_streams, self.program, self.rng, self.caller = num_streams, program, rng, 0
         schedule = program.lowered.schedule
-        self.owner, self.results = owners(schedule), outputs(schedule)
+        self.owner, self.results = schedule.graph.owners(), schedule.graph.results()
         self.told: list[Instruction] = []
         self.address: dict[Buffer, Hashable] = {}
         self.query_of: dict[int, int] = {}  # event -> the event its query began with

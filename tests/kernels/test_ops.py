@@ -276,3 +276,36 @@ def test_a_backward_through_joined_columns_is_an_error():
     assert joined.shape == (2, 4)
     with pytest.raises(NotImplementedError, match="inference only; call restore_"):
         joined.sum().backward()
+
+
+def strided(rows):
+    """The same values, in a column slice of a wider tensor."""
+    return torch.cat([rows, rows], dim=1)[:, : rows.shape[1]]
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("rows", strided, "contiguous"),
+        ("hbm", strided, "contiguous"),
+        ("host", torch.Tensor.t, "contiguous"),
+        ("hbm", torch.Tensor.half, "float16"),
+        ("host", torch.Tensor.double, "float64"),
+        ("host", lambda rows: rows[:, :-1].contiguous(), "width"),
+        ("hot", lambda hot: hot.long(), "int64"),
+        ("hot", lambda hot: hot[:-1], "39"),
+    ],
+)
+def test_rows_that_lie_otherwise_than_they_are_read_are_refused(batch_of, part, change, said):
+    """Kernels read by address: one pitch and one type for all rows of a table."""
+    batch = batch_of()
+    rewritten = ops_rows.rewrite_features(*batch.features_arguments())[:4]
+    held = getattr(batch, part)
+    held[0] = change(held[0])
+    with pytest.raises(ValueError, match=said):
+        GRACE.pooled_lookup(*batch.lookup_arguments())
+    with pytest.raises(ValueError, match=said):
+        GRACE.pooled_rows(
+            *rewritten, [0, 1], [0, 1], batch.rows, batch.hbm, batch.host, [False, True],
+            batch.hot, batch.num_hbm_sums, LABELS, GUARD,
+        )  # fmt: skip

@@ -71,11 +71,12 @@ def both(bags, weights=None, sums=SUMS, policy=RAISE, ids_type=np.int64):
     return rows, ends, row_weights
 
 
-def behind(row, sums=SUMS):
+def behind(row, sums=SUMS, num_items=N):
     """The items that a row stands for."""
-    if row < N:
+    if row < num_items:
         return [row]
-    return sums.set_items_S[sums.set_indptr_R1[row - N] : sums.set_indptr_R1[row - N + 1]].tolist()
+    first, last = sums.set_indptr_R1[row - num_items :][:2]
+    return sums.set_items_S[first:last].tolist()
 
 
 @given(BAGS)
@@ -140,7 +141,13 @@ def test_bags_in_turn_keep_the_places_of_their_own_items(subsets_of):
     clustered = clustered[np.argsort(sums.code.item_code_N[clustered])]
     firsts = [rng.permutation(clustered.size - 40)[:4] for _ in range(60)]
     bags = [clustered[first[:, None] + np.arange(9)].ravel().tolist() for first in firsts]
-    both(bags, sums=sums, ids_type=np.int32)
+    rows, ends, _ = both(bags, sums=sums, ids_type=np.int32)
+    behind_bags = [
+        sorted(item for row in rows[ends[at] : ends[at + 1]] for item in behind(row, sums, 900))
+        for at in range(len(bags))
+    ]
+    assert behind_bags == [sorted(bag) for bag in bags]
+    assert (rows >= 900).any()
 
 
 @pytest.mark.parametrize("bad", [-2, N, 2**40])

@@ -1,6 +1,8 @@
 """The swap: what goes in, what comes back, and that an error leaves the model as it was."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -271,6 +273,30 @@ def test_restore_of_a_model_that_lost_a_module_changes_nothing(model, plan) -> N
     with pytest.raises(PlanMismatch, match=r"inner\.ads"):
         restore_(model, swapped)
     assert type(model.user) is GraceEmbeddingBagCollection
+
+
+def test_restore_of_a_copy_is_refused(model, plan, batch) -> None:
+    """Two models would share one stock module, and the rows of the one restored last."""
+    swapped = accelerate_(model, plan)
+    other = copy.deepcopy(model)
+    before = picture(other)
+    with pytest.raises(PlanMismatch, match="user: was not swapped by this accelerate_ call"):
+        restore_(other, swapped)
+    assert same_objects(picture(other), before)
+    restore_(model, swapped)
+    again = accelerate_(model, plan)
+    with pytest.raises(PlanMismatch, match="user: was not swapped by this accelerate_ call"):
+        restore_(model, swapped)  # an earlier call
+    restore_(model, again)
+
+
+def test_what_was_swapped_in_is_freed_once_restored(model, plan) -> None:
+    """Stored sums are large: the record of a swap keeps none of them."""
+    swapped = accelerate_(model, plan)
+    stored = weakref.ref(model.user)
+    restore_(model, swapped)
+    gc.collect()
+    assert stored() is None
 
 
 def test_rebuild_builds_every_swapped_module(model, plan, batch) -> None:

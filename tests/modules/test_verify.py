@@ -59,7 +59,7 @@ def test_a_right_swap_is_equal(
     assert result.equal
     assert result.batches == 2
     assert [table.table for table in result.tables] == ["0.t_item", "0.t_page"]
-    bound = ROUNDING[dtype]
+    bound = ROUNDING[{"fp32": torch.float32, "fp16": torch.float16}[dtype]]
     assert 0 <= result.max_rel_error <= bound
     assert all(table.stale is None for table in result.tables)
 
@@ -241,6 +241,55 @@ def test_a_stock_model_is_refused(table_of, collection_of) -> None:
 def test_training_mode_is_refused(table_of, collection_of, swap_of, batch_of) -> None:
     with pytest.raises(NotSupported, match="inference only"):
         verify(swap_of(collection_of([table_of()])).train(), [batch_of({"item": BAGS})])
+
+
+class Half(nn.Module):
+    """Calls one of its two collections."""
+
+    def __init__(self, used, unused) -> None:
+        super().__init__()
+        self.used, self.unused = used, unused
+
+    def forward(self, bags):
+        return self.used(bags).values()
+
+
+def test_a_table_that_no_batch_reaches_is_not_proven(
+    table_of, collection_of, swap_of, batch_of
+) -> None:
+    """Neither a module that the model never calls, nor a table of empty bags."""
+    two = [table_of("t_item", features=("item",)), table_of("t_page", features=("page",))]
+    model = Half(swap_of(collection_of(two)), swap_of(collection_of([table_of("t_other")])))
+    result = verify(model, [batch_of({"item": BAGS, "page": [[], [-1], [], []]})])
+    assert [(t.table, t.equal) for t in result.tables] == [
+        ("used.t_item", True), ("used.t_page", False), ("unused.t_other", False),
+    ]  # fmt: skip
+    assert not result.equal
+    assert [t.unproven is None for t in result.tables] == [True, False, False]
+    assert "no id of it was compared" in result.tables[2].unproven
+
+
+def test_a_table_without_sums_needs_no_proof(table_of, collection_of, swap_of, batch_of) -> None:
+    two = [table_of("t_item", features=("item",)), table_of("t_page", features=("page",))]
+    swapped = swap_of(collection_of(two), {"t_page": {"clusters": None}})
+    assert verify(swapped, [batch_of({"item": BAGS, "page": [[], [], [], []]})]).equal
+
+
+def test_the_bound_is_that_of_the_rows_as_they_are(
+    table_of, collection_of, swap_of, batch_of
+) -> None:
+    """Rows may be converted after the plan: half rows round more, float rows less than it says."""
+    batches = [batch_of({"item": BAGS})]
+    halved = swap_of(collection_of([table_of()], whole=False)).half()
+    result = verify(halved, batches)
+    assert result.max_rel_error > ROUNDING[torch.float32]
+    assert result.equal
+    widened = swap_of(collection_of([table_of(dtype="fp16")], whole=False)).float()
+    stored = widened.stored(0, "host")
+    stored.data *= 1 + 2e-4  # within the rounding of half rows, not within that of float rows
+    freshness.record_built(widened.weight(0), stored)
+    checks = [check for check in verify(widened, batches).tables if check.stale is None]
+    assert not any(check.equal for check in checks)
 
 
 # Counts

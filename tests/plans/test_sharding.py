@@ -224,7 +224,10 @@ def test_shards_that_overlap_or_leave_a_gap_are_refused(sharded_plan, kind, part
 def test_shards_in_any_order_that_hold_each_value_once_are_a_table(
     sharded_plan, kind, parts
 ) -> None:
-    with_shards(sharded_plan, kind, parts)
+    plan = with_shards(sharded_plan, kind, parts)
+    (table,) = (table for table in plan.sharding.tables if table.table == "t_item")
+    held = [(s.first_row, s.first_column, s.rows, s.columns) for s in table.shards]
+    assert (table.sharding_type, held) == (kind, parts)
 
 
 def profile_of(grouped, *names):

@@ -7,16 +7,24 @@ import torch
 from torch import nn
 
 from bench.scheduling.random_graphs import random_problem
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.models.bundled import MODELS, bundled
 from grace_torchrec.schedule.backends import CudaBackend
-from grace_torchrec.schedule.capture import DENSE, capture_dense_, dense_inputs, split_dense
+from grace_torchrec.schedule.capture import (
+    DENSE,
+    capture_dense_,
+    copy_in,
+    dense_inputs,
+    refuse_written_inputs,
+    split_dense,
+)
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.replay import replay_us
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import schedule_
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import op_graph
 
 
@@ -55,6 +63,49 @@ def test_a_model_without_two_parts_is_refused():
         split_dense(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval(), (torch.ones(1, 2),))
     with pytest.raises(NotSupported, match="nothing but embeddings"):
         split_dense(nn.Sequential(nn.Embedding(4, 2)).eval(), (torch.tensor([1]),))
+
+
+class Clamped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.top = nn.Embedding(10, 4), nn.Linear(4, 1)
+
+    def forward(self, ids, dense):
+        dense.clamp_(min=0)
+        return self.top(self.table(ids) + dense)
+
+
+def test_a_dense_part_that_writes_its_inputs_is_not_captured():
+    batch = (torch.tensor([3]), -torch.ones(1, 4))
+    split = split_dense(Clamped().eval(), batch)
+    assert (batch[1] == -1).all()
+    dense = split.get_submodule(DENSE)
+    with pytest.raises(NotSupported, match="'clamp_' writes an input in place"):
+        refuse_written_inputs(dense, dense_inputs(split, cloned(batch)))
+    plain = split_dense(Hashed().eval(), batch[:1])
+    refuse_written_inputs(plain.get_submodule(DENSE), dense_inputs(plain, batch[:1]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            (torch.ones(1, 3), 2),
+            r"input 0 is \(\(1, 3\), 'torch.float32'\), it was captured for \(\(4, 3\)",
+        ),
+        ((torch.ones(4, 3).double(), 2), "input 0 is .*float64"),
+        ((torch.ones(4, 3), 3), "input 1 is 3, it was captured for 2"),
+        ((torch.ones(4, 3), torch.ones(1)), "input 1 is"),
+        ((torch.ones(4, 3),), "got 1 inputs, it was captured with 2"),
+    ],
+)
+def test_a_batch_of_other_shapes_is_refused_and_not_repeated(given, message):
+    captured = (torch.zeros(4, 3), 2)
+    with pytest.raises(GraceError, match=message):
+        copy_in(captured, given)
+    assert not captured[0].any()
+    copy_in(captured, (torch.ones(4, 3), 2))
+    assert captured[0].all()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -13,14 +13,15 @@ from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import schedule_
-from grace_torchrec.schedule.tracing import find_aliases, op_graph, trace
+from grace_torchrec.schedule.touched import touched
+from grace_torchrec.schedule.tracing import op_graph, trace
 
 
 def scheduled(name, streams=4):
     """Return a bundled model, one batch, and what became of it."""
     model = bundled(name, batch=4, batches=1)
     gm, batch = trace(model.model), model.batches[0]
-    costs = roofline(gm, op_graph(gm, aliases=find_aliases(gm, batch)), batch)
+    costs = roofline(gm, op_graph(gm, touched=touched(gm, batch)), batch)
     return model.model, batch, schedule_(model.model, batch, streams, stats=costs)
 
 

@@ -7,7 +7,10 @@ import pytest
 from bench.scheduling.costs import load_costs
 from bench.scheduling.overhead import segment_graph
 from grace_torchrec.errors import GraceError
+from grace_torchrec.schedule._simulator_choice import choose as simulator_choice
+from grace_torchrec.schedule._simulator_state import DEMAND
 from grace_torchrec.schedule.embedding_order import START_RULES, EmbeddingOrder
+from grace_torchrec.schedule.fusing import Workload
 from grace_torchrec.schedule.lower import Use, lower
 from grace_torchrec.schedule.monitor import WorkloadMonitor
 from grace_torchrec.schedule.online import OnlineScheduler, launch_order
@@ -16,6 +19,7 @@ from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.priority import priority
 from grace_torchrec.schedule.resources import resource_groups
 from grace_torchrec.schedule.segments import cut
+from grace_torchrec.schedule.simulator import POLICIES, Calibration, _model, _rules, _state
 from grace_torchrec.schedule.stream_choice import CHOICES, Asked, chains, recos
 
 
@@ -139,6 +143,44 @@ def test_operators_that_are_alike_go_where_recos_sends_them(grid, threshold):
     for op, stream in scheduler.begin():
         assert stream == choose(Asked(op, 0, grid), monitor)
         monitor.launch(stream, 5.0, grid, (), 0.0)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_simulator_chooses_as_the_policies_in_plain_python(name):
+    rng = random.Random(0)
+    costs = load_costs("din", "a30")
+    calibration = Calibration.named()
+    model = _model(Workload(costs.graph, costs.stats), POLICIES[name], calibration)
+    rules = _rules(POLICIES[name], calibration, 1)
+    choose = recos(calibration.threshold) if name == "RecOS" else CHOICES[name]
+    for _ in range(100):
+        state = _state(model, rules, slots=3, total=1, arrivals=1)
+        monitor = WorkloadMonitor(rules.streams, rules.processors)
+        for stream in range(rules.streams):
+            launched = rng.choices(range(len(costs.graph.ops)), k=rng.randint(0, 3))
+            for op in launched:
+                lock = int(model.lock_n[op])
+                held = (str(lock),) if lock >= 0 else ()
+                monitor.launch(stream, model.time_n[op], int(model.grid_n[op]), held, 0.0)
+                state.queued[stream, lock] += lock >= 0
+                state.backlog_S[stream] += model.time_n[op]
+            if launched:
+                state.run_op[stream] = 0, launched[0]
+                state.tail_S[stream] = len(launched) - 1
+                state.count[DEMAND] += min(model.grid_n[launched[0]], rules.processors)
+        op, query = rng.randrange(len(costs.graph.ops)), rng.randrange(9)
+        state.number[1] = query
+        state.stream_of[1] = [rng.randrange(rules.streams) for _ in costs.graph.ops]
+        lock = int(model.lock_n[op])
+        asked = Asked(
+            op,
+            query,
+            int(model.grid_n[op]),
+            (str(lock),) if rules.avoid_locks and lock >= 0 else (),
+            tuple(int(state.stream_of[1, need]) for need in costs.graph.needs[op]),
+            int(model.chain_n[op]),
+        )
+        assert simulator_choice(state, model, rules, 1, op) == choose(asked, monitor)
 
 
 def test_a_cache_in_use_decides_the_stream():

@@ -6,7 +6,8 @@ from torch import nn
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.models.bundled import MODELS, bundled
-from grace_torchrec.schedule.tracing import find_aliases, op_graph, trace
+from grace_torchrec.schedule.touched import touched
+from grace_torchrec.schedule.tracing import op_graph, trace
 
 
 class Branches(nn.Module):
@@ -79,9 +80,9 @@ class Hidden(nn.Module):
 
 def test_hidden_aliases_are_found_by_running():
     gm = trace(Hidden().eval())
-    found = find_aliases(gm, (torch.ones(3),))
-    assert found == {"dropout"}
-    assert [op.nodes for op in op_graph(gm, aliases=found).ops] == [("relu", "dropout"), ("add",)]
+    found = touched(gm, (torch.ones(3),))
+    assert found["dropout"].shows == {"relu"}
+    assert [op.nodes for op in op_graph(gm, touched=found).ops] == [("relu", "dropout"), ("add",)]
 
 
 class Depends(nn.Module):

@@ -24,6 +24,7 @@ from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.row_types import pack_rows
+from grace_torchrec.serve.torchscript import script_batch
 from grace_torchrec.traces.synthetic import generate
 
 QUANTISED = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.quint4x2}
@@ -66,6 +67,33 @@ def test_keys_dims_and_order_are_those_of_the_stock_output(
     for name, column in want.to_dict().items():
         assert found.to_dict()[name].dtype == torch.float32
         torch.testing.assert_close(found.to_dict()[name], column.float(), atol=1.0, rtol=0.1)
+
+
+class Doubling(nn.Module):
+    """Its dense input is doubled where it is."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, dense: torch.Tensor, bags: KeyedJaggedTensor) -> torch.Tensor:
+        return self.inner(dense.mul_(2), bags)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout"), [("module", {}), ("torchscript", {"lookup": "ahead"})]
+)
+def test_a_model_that_writes_its_input_leaves_the_example_as_it_was(
+    target, layout, model_of, plan_for, batch
+):
+    model = Doubling(model_of()).eval()
+    example = (batch[0].clone(), batch[1])
+    served = convert(model, plan_for(model, **layout), example=example, target=target)
+    assert torch.equal(example[0], batch[0])
+    want = model(batch[0].clone(), batch[1])
+    given = script_batch(served.collections, example) if target == "torchscript" else example
+    assert torch.equal(served(*given), want)
+    assert torch.equal(given[0], batch[0] * 2)  # as the model does
 
 
 @pytest.mark.parametrize("row_dtype", QUANTISED)

@@ -196,6 +196,67 @@ def test_arrays_that_do_not_fit_are_one_error(
         load_served(tmp_path / "served", on_meta, example=batch)
 
 
+class Scaled(torch.nn.Module):
+    """Computes with numbers that no state dict has, one of them in nested containers."""
+
+    def __init__(self, tower, factor):
+        super().__init__()
+        self.tower = tower
+        self._factor = torch.tensor(factor)
+        self.shifts = {"all": [(torch.full((4,), factor), "kept"), factor]}
+        self.register_buffer("quiet", torch.tensor(factor), persistent=False)
+
+    def forward(self, dense, bags):
+        pooled = self.tower.sparse(bags).to_dict()["item"]
+        return pooled * self._factor * self.quiet + self.shifts["all"][0][0]
+
+
+@pytest.fixture
+def scaled(model_of, plan_for, batch, tmp_path):
+    """A converted model of such numbers, saved."""
+    model = Scaled(model_of(), 2.0).eval()
+    served = convert(model, plan_for(model), example=batch)
+    served.save(tmp_path / "served")
+    return served
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tensors_in_plain_attributes_are_saved(scaled, device, model_of, batch, tmp_path):
+    with torch.device(device):
+        other = Scaled(model_of().to(device), 5.0).eval()
+    loaded = load_served(tmp_path / "served", other, example=batch)
+    assert torch.equal(loaded(*batch), scaled(*batch))
+    assert loaded.model.shifts["all"][0][1] == "kept"
+    assert float(loaded.model.shifts["all"][1]) == 5.0  # no tensor: the model's code
+    assert other._factor.device.type == device  # what is loaded with is only read
+
+
+def test_folders_that_lack_such_tensors_are_refused(scaled, model_of, batch, tmp_path):
+    """Earlier releases left them out: the model's own would change every answer."""
+    put_arrays(tmp_path / "served", lambda arrays: arrays.pop("attributes/_factor"))
+    with pytest.raises(PlanMismatch, match="'_factor' of the model is not in the folder"):
+        load_served(tmp_path / "served", Scaled(model_of(), 5.0).eval(), example=batch)
+
+
+def test_a_tensor_that_the_model_sets_later_is_given_too(scaled, model_of, batch, tmp_path):
+    other = Scaled(model_of(), 5.0).eval()
+    other._factor = None
+    loaded = load_served(tmp_path / "served", other, example=batch)
+    assert torch.equal(loaded(*batch), scaled(*batch))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_modules_in_plain_lists_are_not_forgotten(own, model_of, plan_for, batch, tmp_path):
+    model = model_of()
+    model.aside = [model.dense if own else torch.nn.Linear(3, 4)]
+    served = convert(model, plan_for(model), example=batch)
+    if own:
+        served.save(tmp_path / "served")
+        return
+    with pytest.raises(NotSupported, match=r"aside\[0\] is a module outside of model.modules\(\)"):
+        served.save(tmp_path / "served")
+
+
 class Twice(torch.nn.Module):
     """One collection at two places."""
 

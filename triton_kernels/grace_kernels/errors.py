@@ -21,6 +21,10 @@ class WrongBatch(ValueError):
     """The arrays of a batch do not belong together."""
 
 
+class NoCapture(RuntimeError):
+    """A call that waits for the device was recorded in a CUDA graph."""
+
+
 class NoBackward(NotImplementedError):
     """A gradient was asked for: lookups are inference only."""
 

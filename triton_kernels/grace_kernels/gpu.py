@@ -3,7 +3,8 @@
 Flow: ops.py registers this for CUDA, on first use -> pooling.py.  Meaning: reference.py.
 Under RAISE bad ids add nothing and are counted on the device; the counts travel to the host
 behind the kernels, and the first later call that finds them arrived raises (derived: raising
-at once would make every call wait). Calls that are recorded in a CUDA graph only count.
+at once would make every call wait). Calls that are recorded in a CUDA graph only count, and
+leave the counts of earlier calls where they are: events may not be asked while recording.
 Shapes: F features, T tables, B bags of each feature (the stride), L ids, D_f dimension.
 """
 
@@ -114,7 +115,7 @@ def send_bad_ids(bad_ids_F: Tensor, labels: tuple[str, ...], num_rows: tuple[int
 
 
 def raise_arrived_bad_ids(*, wait: bool = False) -> None:
-    """Raise for bad ids of earlier calls whose counts have arrived.
+    """Raise for bad ids of earlier calls whose counts have arrived; while recording, not yet.
 
     Args:
         wait: Wait for the counts of all earlier calls.
@@ -127,7 +128,10 @@ def raise_arrived_bad_ids(*, wait: bool = False) -> None:
             if not _on_their_way:
                 return
             counts = _on_their_way[0]
-            if counts.arrived is not None and not wait and not counts.arrived.query():
+            if counts.arrived is not None and (
+                torch.cuda.is_current_stream_capturing()
+                or (not wait and not counts.arrived.query())
+            ):
                 return
             _on_their_way.popleft()
         if counts.arrived is not None:

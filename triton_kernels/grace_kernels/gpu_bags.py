@@ -21,6 +21,7 @@ from torch import Tensor
 
 from grace_kernels.clusters import rewrite_clusters
 from grace_kernels.device_rows import RewrittenBags, device_subsets
+from grace_kernels.errors import NoCapture, refusal
 from grace_kernels.gpu import raise_arrived_bad_ids, send_bad_ids
 from grace_kernels.op_inputs import check_bags
 from grace_kernels.reference import RAISE, SLOT_BITS
@@ -71,7 +72,14 @@ def rewrite_bags_of_features(
     Raises:
         ValueError: a size or type is wrong; under RAISE, ids of an earlier call were outside
             their table.
+        NoCapture: the call is recorded in a CUDA graph.
     """
+    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise refusal(
+            NoCapture,
+            "rewrite_bags: cannot be recorded in a CUDA graph, the host waits for the number of rows; "
+            "plan with PlanOptions(lookup='fused'), or leave the collection outside of the graph",
+        )
     raise_arrived_bad_ids()
     check_bags(values, offsets, weights, stride, positions)
     subsets = device_subsets(subset_parts, subset_marks, len(item_codes))

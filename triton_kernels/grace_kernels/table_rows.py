@@ -37,15 +37,14 @@ from grace_kernels._rewrite import RARE, rare_or_none
 from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
 from grace_kernels.packed_codes import Codes, PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_kernels.row_layout import check_layout
 from grace_kernels.subset_tables import SubsetTables, check_subsets
 
 # Doors by (several threads, bytes of an id).
 SERVE = {
-    (False, 8): serve_i64,
-    (False, 4): serve_i32,
-    (True, 8): serve_shared_i64,
-    (True, 4): serve_shared_i32,
-}
+    (False, 8): serve_i64, (False, 4): serve_i32,
+    (True, 8): serve_shared_i64, (True, 4): serve_shared_i32,
+}  # fmt: skip
 POOL = {False: pool, True: pool_shared}
 ALONE = contextlib.nullcontext()
 KINDS = {"float32": FLOAT32, "float16": FLOAT16, "uint8": INT8}
@@ -94,8 +93,9 @@ class TableRows:
         """The twelve numbers of ``Table`` in _places.py.
 
         Raises:
-            ValueError: the codes or the subset tables are of another table.
+            ValueError: the codes or the subset tables are of another table, or rows lie otherwise.
         """
+        check_layout(self.rows_ND, self.hbm_RD, self.host_RD, self.hot_row_N)
         row_bytes = self.rows_ND.shape[1] * self.rows_ND.itemsize
         starts = (part.ctypes.data for part in (self.rows_ND, self.hbm_RD, self.host_RD))
         hot_at = self.hot_row_N.ctypes.data if self.hot_row_N.size else 0

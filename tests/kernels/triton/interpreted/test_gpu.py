@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import grace_kernels.ops  # noqa: F401  registers the ops
+from grace_kernels import gpu
 from grace_kernels.gpu import pooled_lookup_of_features, raise_arrived_bad_ids
 from grace_kernels.reference import DROP, RAISE, ZERO_ROW
 
@@ -64,3 +65,27 @@ def test_bad_ids_raise_with_table_and_feature_and_only_once(call) -> None:
         pooled_lookup_of_features(*call(RAISE, bad=True))
     raise_arrived_bad_ids(wait=True)
     pooled_lookup_of_features(*call(RAISE))
+
+
+class Forbidden:
+    """An event of an earlier call: recording a graph ends with an error if it is asked."""
+
+    def query(self):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    synchronize = query
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_recorded_call_leaves_earlier_counts_alone(monkeypatch, wait) -> None:
+    """torch.cuda.graph waits for the device and takes nothing from our queue."""
+    counts = gpu._Counts(torch.tensor([2], dtype=torch.int32), ("table 'a'",), (40,), Forbidden())
+    gpu._on_their_way.append(counts)
+    try:
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        raise_arrived_bad_ids(wait=wait)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        with pytest.raises(RuntimeError, match="not permitted"):  # asked again afterwards
+            raise_arrived_bad_ids()
+    finally:
+        gpu._on_their_way.clear()

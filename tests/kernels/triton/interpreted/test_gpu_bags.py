@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from grace_kernels import ops
+from grace_kernels.errors import NoCapture
 from grace_kernels.gpu import raise_arrived_bad_ids
 from grace_kernels.gpu_bags import rewrite_bags_of_features
 from grace_kernels.reference import DROP, RAISE, ZERO_ROW
@@ -107,3 +109,13 @@ def test_bad_ids_raise_with_table_and_feature_and_only_once(call) -> None:
         rewrite_bags_of_features(*arguments)
     raise_arrived_bad_ids(wait=True)
     rewrite_bags_of_features(*call(RAISE)[1])
+
+
+def test_it_refuses_to_be_recorded(monkeypatch, call) -> None:
+    """The host waits for the device in it, which a CUDA graph does not permit."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    _, (values, *rest) = call(RAISE)
+    with FakeTensorMode():
+        on_gpu = torch.empty(len(values), dtype=torch.int64, device="cuda")
+    with pytest.raises(NoCapture, match=r"cannot be recorded in a CUDA graph.*'fused'"):
+        rewrite_bags_of_features(on_gpu, *rest)
