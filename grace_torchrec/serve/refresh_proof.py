@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.serve.live_model import LiveModel
 from grace_torchrec.serve.proof import prove
 from grace_torchrec.serve.refresh_deltas import DeltaLog
@@ -31,7 +32,7 @@ def prove_it_answers(served: Served, example: tuple[Any, ...]) -> None:
         Exception: whatever it raises.
     """
     live = LiveModel(served, None)
-    live.compute(live.prepare(example))
+    live.compute(live.prepare(cloned(example)))
 
 
 def prove_caught_up(

@@ -18,6 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from grace_torchrec.containers import is_known
 from grace_torchrec.recent import Recent
+from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.serve.joining import CannotSplit
 from grace_torchrec.serve.request_form import Alone, blank_row
 
@@ -124,12 +125,12 @@ class RowDims:
         least, smallest = min((rows, place) for place, rows in enumerate(rows_R) if rows)
         if alone is None or least < alone.rows:
             is_all = least == joined.rows  # the others are empty
-            alone = joined if is_all else outline_of(compute([batches[smallest]]), least)
+            alone = joined if is_all else outline_of(compute([cloned(batches[smallest])]), least)
             dims = None
         if dims is None:
             larger = joined
             if alone.rows == joined.rows:
-                more = [blank_row(batches[smallest]), batches[smallest]]
+                more = [blank_row(batches[smallest]), batches[smallest]]  # joined: a copy too
                 larger = outline_of(compute(more), least + 1)
             dims = _dims(alone, larger)
             self._known[kind] = _Known(alone, dims)

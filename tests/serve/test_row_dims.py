@@ -120,6 +120,13 @@ def test_what_was_alone_is_not_computed_again_and_a_smaller_request_is() -> None
     assert asked == [1]
 
 
+def test_a_request_that_is_computed_again_stays_as_it_was() -> None:
+    batches = [(rows(1, 2),), (rows(3, 4),)]
+    wanted = RowDims().of(KIND, batches, [2, 2], rows(0, 0, 0, 0), lambda some: some[0][0].mul_(2))
+    assert wanted == (0,)
+    assert [one[0].tolist() for one in batches] == [[1, 2], [3, 4]]
+
+
 def test_a_kind_that_cannot_be_split_is_not_joined_again_and_others_are() -> None:
     row_dims = RowDims()
     row_dims.note_alone(KIND, 1, 1.5)
