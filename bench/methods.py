@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from bench.rivals import community, fae, merci, space
 from bench.stored import Stored
-from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, subset_clusters
-from grace_torchrec.grouping.choose import choose, refit
+from grace_torchrec.errors import GraceError
+from grace_torchrec.grouping import set_merge, subset_clusters
+from grace_torchrec.grouping.budgets import check_budget
+from grace_torchrec.grouping.candidates import judge
+from grace_torchrec.grouping.choose import Picked, choose, refit
+from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.split import Split
 from grace_torchrec.traces.trace import Trace
@@ -50,29 +54,29 @@ def fit_space(split: Split, budget: int, seed: int) -> Fitted:
     return Fitted(stored, None, 0.0, time.perf_counter() - start)
 
 
-def fit_grace(split: Split, budget: int, seed: int) -> Fitted:
-    """Paper greedy; size limit 3..8 chosen on validation bags, then refitted."""
-    start = time.perf_counter()
-    cuts = paper_greedy.size_limit_cuts(
-        split.fit, split.validation, budget, paper_greedy.GrowthRule()
-    )
-    limit = paper_greedy.best_size_limit(cuts)
-    chosen = time.perf_counter()
-    sums = paper_greedy.fit(split.train, budget, seed, size_limit=limit)
-    built = time.perf_counter()
-    return Fitted(Stored.of(sums), f"size_limit={limit}", chosen - start, built - chosen)
+def picked(split: Split, budget: int, method: str) -> Picked:
+    """Return the best candidate of one method on the validation bags, however little it gains."""
+    check_budget(budget)
+    counted = CountedTrace(split.fit, budget, split.fit.num_bags)
+    verdicts = judge(counted, split.validation, budget, (method,))
+    if method in verdicts.skipped:
+        raise GraceError(f"{method}: {verdicts.skipped[method]}")
+    return Picked(verdicts.best[method].candidate, verdicts.cuts)
 
 
-def fit_grace_floor(split: Split, budget: int, seed: int) -> Fitted:
-    """Paper greedy with one price for every row; the price chosen on validation bags."""
-    start = time.perf_counter()
-    cuts = grace_floor.validate_floors(split.fit, split.validation, budget)
-    floor = grace_floor.best_floor(cuts)
-    chosen = time.perf_counter()
-    scaled = floor * grace_floor.floor_scale(split.fit, split.train)
-    sums = grace_floor.fit(split.train, budget, seed, floor=scaled)
-    built = time.perf_counter()
-    return Fitted(Stored.of(sums), f"floor={floor:g}", chosen - start, built - chosen)
+def fitted_twice(method: str) -> Callable[[Split, int, int], Fitted]:
+    """Return a method whose parameter is chosen on validation bags; then it is fitted again."""
+
+    def fit(split: Split, budget: int, seed: int) -> Fitted:
+        """Choose on validation bags, fit on all train bags."""
+        start = time.perf_counter()
+        best = picked(split, budget, method)
+        chosen = time.perf_counter()
+        choice = refit(best, split.fit, split.train, budget)
+        built = time.perf_counter()
+        return Fitted(Stored.of(choice.sums), choice.parameter, chosen - start, built - chosen)
+
+    return fit
 
 
 def fit_community(split: Split, budget: int, seed: int) -> Fitted:
@@ -116,8 +120,8 @@ METHODS: dict[str, Callable[[Split, int, int], Fitted]] = {
     "space": fit_space,
     "community": fit_community,
     "merci": fitted_once(merci.fit),
-    "grace": fit_grace,
-    "grace_floor": fit_grace_floor,
+    "grace": fitted_twice("grace"),
+    "grace_floor": fitted_twice("grace_floor"),
     "subsets": fitted_once(subset_clusters.fit),
     "set_merge": fitted_once(set_merge.fit),
     "auto": fit_auto_of,

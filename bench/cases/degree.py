@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.methods import fit_grace
+from bench.methods import METHODS
 from bench.run import emit
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.pair_counts import count_pairs
@@ -29,7 +29,7 @@ def of_trace(trace: Trace, budget_share: float, seed: int) -> dict[str, float]:
     edges = count_pairs(trace).num_edges
     requested = int(np.count_nonzero(trace.counts()))
     split = split_bags(trace, seed)
-    stored = fit_grace(split, math.floor(budget_share * trace.num_items), seed).stored
+    stored = METHODS["grace"](split, math.floor(budget_share * trace.num_items), seed).stored
     bags = stored.rewrite(split.test)
     reads = reads_of(bags, trace.num_items, stored.num_sums, split.test.num_ids)
     return {

@@ -33,9 +33,10 @@ from bench.lookup_entrants import (
 from bench.lookup_grid import Cell, run_grid
 from bench.lookup_side import hidden, jit_seconds
 from bench.measure import last_cache_bytes, machine
+from bench.methods import picked
 from bench.run import emit
 from grace_torchrec.errors import GraceError
-from grace_torchrec.grouping import paper_greedy
+from grace_torchrec.grouping.choose import refit
 from grace_torchrec.modules.rewrite_ahead import rewrite_one
 from grace_torchrec.timing import Samples
 from grace_torchrec.traces.split import split_bags
@@ -209,13 +210,14 @@ def spread(samples: Samples) -> dict[str, float]:
 def of_trace(trace: Trace, batch: int) -> GroupedBags:
     """Return the held-out bags of a trace in batches, and our sums of its train bags."""
     split = split_bags(trace)
-    picked = paper_greedy.fit_validated(split.fit, split.validation, split.train, trace.num_items)
+    best = picked(split, trace.num_items, "grace")
+    sums = refit(best, split.fit, split.train, trace.num_items).sums
     batches = []
     for first in range(0, split.test.num_bags, batch):
         part = split.test.take(np.arange(first, min(first + batch, split.test.num_bags)))
         ids = torch.from_numpy(part.ids_L.astype(np.int64))
         batches.append((ids, torch.from_numpy(part.offsets_B1)))
-    return GroupedBags(picked.sums, batches)
+    return GroupedBags(sums, batches)
 
 
 def default_rows(dim: int) -> int:

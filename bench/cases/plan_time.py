@@ -82,12 +82,13 @@ def _sizes(num_tables: int) -> list[tuple[int, int]]:
 def _choice(trace: Trace) -> Choice:
     """What a table could store, grown on a few of its bags."""
     bags = split_validation(trace, in_order=True)
-    few = trace.take(np.arange(min(GROUPED_BAGS, bags.fit.num_bags)))
-    sums = grow_clusters(count_pairs(few), trace.num_items // 2, GrowthRule(3))
+    grouped = bags.few.all.take(np.arange(min(GROUPED_BAGS, bags.fit.num_bags)))
+    budget = trace.num_items // 2
+    sums = grow_clusters(count_pairs(grouped), budget, GrowthRule(3))
     if not sums.num_sums:
         return no_sums(bags, "nothing was grown")
-    reads = count_reads(bags.validation, sums)
-    grown = Finalist("grace", "", sums, sums, reads, lambda: Refit(sums, sums, 1.0))
+    reads = count_reads(bags.few.validation, sums)
+    grown = Finalist("grace", "", sums, sums, reads, lambda: Refit(sums, budget, 1.0, bags.asked))
     return Choice(bags, grown, (grown,), "", {"grace": reads.cut}, ())
 
 

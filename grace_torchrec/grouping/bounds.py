@@ -1,6 +1,7 @@
 """Bounds: what storing all sums of a group can save, from pair counts alone.
 
-Flow: pair counts -> *bounds* -> greedy growth.  Source: GRACE, ASPLOS'23 (a lower and an upper
+Flow: pair counts -> *bounds*, which the core of the greedy growth computes step by step: here is
+their meaning, which it is held against.  Source: GRACE, ASPLOS'23 (a lower and an upper
 bound of the saving by inclusion-exclusion on pair counts, interpolated).  The text gives no
 formula; derived here: a bag that holds c >= 1 items of the group saves c - 1 reads. It adds
 c (c - 1) / 2 >= c - 1 to the sum of the pair counts, hence the upper bound; the edges of a tree

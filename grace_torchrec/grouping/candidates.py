@@ -11,6 +11,7 @@ from typing import Protocol
 
 from grace_torchrec.grouping import grace_floor, paper_greedy, set_merge, set_refine
 from grace_torchrec.grouping.counted import CountedTrace
+from grace_torchrec.grouping.pair_counts import TooManyPairs
 from grace_torchrec.sums.count_reads import RowReads, count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
@@ -74,10 +75,12 @@ class Verdicts:
     Attributes:
         best: Method -> its best candidate, in the order in which methods are tried.
         cuts: Candidate (method and parameter) -> cut on the validation bags.
+        skipped: Method -> why no candidate of it could be fitted.
     """
 
     best: dict[str, Judged]
     cuts: dict[str, float]
+    skipped: dict[str, str]
 
 
 def judge(
@@ -87,7 +90,7 @@ def judge(
     methods: Collection[str] = METHODS,
     size_limits: Sequence[int] = paper_greedy.SIZE_LIMITS,
 ) -> Verdicts:
-    """Fit every candidate of some methods and judge it.
+    """Fit every candidate of some methods and judge it; those that memory has no room for are skipped.
 
     Args:
         counted: Bags that candidates are fitted on.
@@ -108,20 +111,31 @@ def judge(
             best[candidate.method] = Judged(candidate, ranked, reads)
         return reads.cut
 
-    if "grace" in methods and counted.has_pairs():
-        for limit in size_limits:
-            try_one(Candidate("grace", f"size_limit={limit}", partial(_grace, limit)))
-    if "grace_floor" in methods and counted.has_pairs():
-        grace_floor.floor_cuts(
+    tried: dict[str, Callable[[], object]] = {
+        "grace": lambda: _judge_limits(try_one, size_limits),
+        "grace_floor": lambda: grace_floor.floor_cuts(
             lambda floor: try_one(
                 Candidate("grace_floor", f"floor={floor:g}", partial(_grace_floor, floor))
             )
-        )
-    if "subsets" in methods:
-        try_one(Candidate("subsets", "", lambda whole, _: whole.subsets))
-    if "set_merge" in methods:
-        _judge_sets(try_one)
-    return Verdicts(best, cuts)
+        ),
+        "subsets": lambda: try_one(Candidate("subsets", "", lambda whole, _: whole.subsets)),
+        "set_merge": lambda: _judge_sets(try_one),
+    }
+    skipped: dict[str, str] = {}
+    for method, try_all in tried.items():
+        if method in methods:
+            try:
+                try_all()
+            except TooManyPairs as error:
+                skipped[method] = str(error)
+    skipped = {method: why for method, why in skipped.items() if method not in best}
+    return Verdicts(best, cuts, skipped)
+
+
+def _judge_limits(try_one: Callable[[Candidate], float], size_limits: Sequence[int]) -> None:
+    """Judge the paper's clusters of several sizes."""
+    for limit in size_limits:
+        try_one(Candidate("grace", f"size_limit={limit}", partial(_grace, limit)))
 
 
 def _judge_sets(try_one: Callable[[Candidate], float]) -> None:
@@ -163,12 +177,14 @@ def _sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSum
 
 def _refined_sets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
     """Refine merged sets."""
-    return set_refine.refine(counted.bags, _sets(rule, counted, budget), budget, rule)
+    sums = _sets(rule, counted, budget)
+    return set_refine.refine(counted.bags, sums, budget, rule, counted.set_partners)
 
 
 def _refined_subsets(rule: set_merge.Rule, counted: CountedTrace, budget: int) -> StoredSums:
     """Refine the subsets of clusters as if they were merged sets."""
-    return set_refine.refine(counted.bags, counted.subsets.first(budget), budget, rule)
+    sums = counted.subsets.first(budget)
+    return set_refine.refine(counted.bags, sums, budget, rule, counted.set_partners)
 
 
 def _filled_sets(

@@ -17,7 +17,13 @@ from grace_torchrec.grouping.pair_counts import (
     TooManyPairs,
     count_pairs,
 )
-from grace_torchrec.grouping.partners import Partners, RankedBags, best_partners, ranked_bags
+from grace_torchrec.grouping.partners import (
+    Partners,
+    RankedBags,
+    best_partners,
+    partners_within,
+    ranked_bags,
+)
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
@@ -32,6 +38,7 @@ class CountedTrace:
         fit_bags: int,
         memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
         thin: bool = False,
+        num_rows: int | None = None,
     ) -> None:
         """Count nothing yet.
 
@@ -39,37 +46,45 @@ class CountedTrace:
             trace: The bags.
             most: The largest budget that will be asked for.
             fit_bags: Bags that floors are chosen on; they rise in proportion to ``trace``.
-            memory_limit_bytes: Most memory that the counts of all pairs may take.
-            thin: Where they would take more, count those of every second bag, of every fourth, ...
+            memory_limit_bytes: Most memory that the counts of all pairs may take, and as much for
+                the partners of items: of each, fewer are kept where there is no room.
+            thin: Where pairs would take more, count those of every second bag, of every fourth, ...
+            num_rows: Rows of the table, where ``trace`` is over those that are asked for; the more
+                there are, the fewer partners are kept.  Default: the items of ``trace``.
         """
         self.trace = trace
         self.most = most
         self.memory_limit_bytes = memory_limit_bytes
         self.thin = thin
+        self.num_rows = trace.num_items if num_rows is None else num_rows
         self.floor_scale = trace.num_bags / max(fit_bags, 1)
         self._sets: dict[set_merge.Rule, StoredSums] = {}
 
     def prepare(self, rules: Iterable[set_merge.Rule]) -> None:
         """Count what candidates share side by side: the cores hold no lock of the interpreter.
 
+        What there is no room for is left to be refused where it is asked for.
+
         Args:
             rules: Rules of merged sets that will be asked for.
         """
         assert self.bags.num_items == self.trace.num_items  # counted first: the others need it
-        shared: list[Callable[[], object]] = [lambda: self.subsets, self.has_pairs]
-        for rule in rules:
-            assert self._partners is not None  # counted once for all rules
-            shared.append(partial(self.sets, rule))
+        shared: list[Callable[[], object]] = [lambda: self.subsets, lambda: self.pairs]
+        rules = list(rules)
+        if rules and _has_room(lambda: self._partners):  # counted once for all rules
+            shared += [partial(self.sets, rule) for rule in rules]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for done in [pool.submit(count) for count in shared]:
+            for done in [pool.submit(_has_room, count) for count in shared]:
                 done.result()
 
-    def has_pairs(self) -> bool:
-        """Count all pairs, if there is room for them: False where a table is too large."""
-        try:
-            return self.pairs is not None
-        except TooManyPairs:
-            return False
+    def set_partners(self, num_tokens: int) -> int:
+        """Return how many partners of each item or set are first candidates of merged sets.
+
+        Raises:
+            TooManyPairs: not even a few would fit.
+        """
+        wanted = set_merge.set_partners(self.num_rows)
+        return partners_within(num_tokens, wanted, self.memory_limit_bytes)
 
     @property
     def pairs(self) -> PairCounts:
@@ -78,17 +93,26 @@ class CountedTrace:
         Raises:
             TooManyPairs: they would take too much memory; with ``thin`` even those of one bag.
         """
-        return self._pairs[0]
+        return self._counted_pairs()[0]
 
     @property
     def pairs_share(self) -> float:
         """Share of the bags whose pairs are counted; errors as :attr:`pairs`."""
-        return self._pairs[1]
+        return self._counted_pairs()[1]
+
+    def _counted_pairs(self) -> tuple[PairCounts, float]:
+        """Return what :attr:`_pairs` found, or raise it."""
+        if isinstance(self._pairs, TooManyPairs):
+            raise self._pairs
+        return self._pairs
 
     @cached_property
-    def _pairs(self) -> tuple[PairCounts, float]:
-        """Pair counts, of as many bags as memory allows, and the share of the bags."""
-        return _count(self.trace, self.memory_limit_bytes, self.thin)
+    def _pairs(self) -> tuple[PairCounts, float] | TooManyPairs:
+        """Pair counts, of as many bags as memory allows, and the share of the bags; or why none."""
+        try:
+            return _count(self.trace, self.memory_limit_bytes, self.thin)
+        except TooManyPairs as error:
+            return error
 
     @cached_property
     def bags(self) -> RankedBags:
@@ -97,12 +121,13 @@ class CountedTrace:
 
     @cached_property
     def subsets(self) -> subset_clusters.RankedSubsets:
-        """Subsets of clusters in order of value."""
-        count = subset_clusters.cluster_partners(self.bags.num_items)
+        """Subsets of clusters in order of value; errors as :meth:`set_partners`."""
+        wanted = subset_clusters.cluster_partners(self.num_rows)
+        count = partners_within(self.bags.num_items, wanted, self.memory_limit_bytes)
         return subset_clusters.rank_subsets(self.bags, best_partners(self.bags, count), self.most)
 
     def sets(self, rule: set_merge.Rule) -> StoredSums:
-        """Merged sets for the largest budget."""
+        """Merged sets for the largest budget; errors as :meth:`set_partners`."""
         if rule not in self._sets:
             self._sets[rule] = set_merge.merge_sets(self.bags, self._partners, self.most, rule)
         return self._sets[rule]
@@ -110,7 +135,16 @@ class CountedTrace:
     @cached_property
     def _partners(self) -> Partners:
         """First candidates of merged sets."""
-        return best_partners(self.bags, set_merge.set_partners(self.bags.num_items))
+        return best_partners(self.bags, self.set_partners(self.bags.num_items))
+
+
+def _has_room(count: Callable[[], object]) -> bool:
+    """Count something; False where there is no room for it."""
+    try:
+        count()
+    except TooManyPairs:
+        return False
+    return True
 
 
 def _count(

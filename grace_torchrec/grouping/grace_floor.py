@@ -8,34 +8,16 @@ Shapes as in ``paper_greedy``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT, PairCounts, count_pairs
 from grace_torchrec.grouping.paper_greedy import GrowthRule, grow_clusters
-from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
 COARSE_FLOORS = tuple(4.0**power for power in range(-1, 5))
 FINER_STEPS = (2.0, 2**0.5)  # times and divided by, around the best so far
 DEFAULT_FLOOR = 2.0
-
-
-@dataclass(frozen=True)
-class ValidatedFloor:
-    """Sums fitted on all train bags, and how their floor was chosen.
-
-    Attributes:
-        sums: The result of the refit.
-        floor: The floor of the greatest cut on the validation bags, for the bags of the fit.
-        cuts: Floor -> cut on the validation bags.
-    """
-
-    sums: StoredSums
-    floor: float
-    cuts: dict[float, float]
 
 
 def fit(
@@ -60,53 +42,6 @@ def fit(
     """
     check_budget(budget)
     return grow_to_floor(count_pairs(trace, memory_limit_bytes), budget, floor)
-
-
-def fit_validated(
-    fit_trace: Trace,
-    validation: Trace,
-    train: Trace,
-    budget: int,
-    seed: int = 0,
-    *,
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
-) -> ValidatedFloor:
-    """Choose the floor on validation bags, then fit on all train bags.
-
-    Args:
-        fit_trace: Train bags without the validation bags.
-        validation: Bags that judge the floors.
-        train: All train bags; they are more, so the floor rises in proportion.
-        budget: Most sums to store.
-        seed: Taken by every method; this one draws nothing.
-        memory_limit_bytes: Most memory the pair counts may take.
-
-    Raises:
-        GraceError: as :func:`fit`.
-    """
-    cuts = validate_floors(fit_trace, validation, budget, memory_limit_bytes)
-    best = best_floor(cuts)
-    floor = best * floor_scale(fit_trace, train)
-    sums = grow_to_floor(count_pairs(train, memory_limit_bytes), budget, floor)
-    return ValidatedFloor(sums, best, cuts)
-
-
-def validate_floors(
-    fit_trace: Trace,
-    validation: Trace,
-    budget: int,
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
-) -> dict[float, float]:
-    """Return the cut on ``validation`` of every floor that was tried; pairs are counted once.
-
-    Raises:
-        GraceError: as :func:`fit`.
-    """
-    check_budget(budget)
-    pairs = count_pairs(fit_trace, memory_limit_bytes)
-    return floor_cuts(
-        lambda floor: count_reads(validation, grow_to_floor(pairs, budget, floor)).cut
-    )
 
 
 def grow_to_floor(pairs: PairCounts, budget: int, floor: float) -> StoredSums:
@@ -134,14 +69,3 @@ def best_floor(cuts: dict[float, float]) -> float:
     2.0
     """
     return max(cuts, key=lambda floor: (cuts[floor], floor))
-
-
-def floor_scale(fit_trace: Trace, train: Trace) -> float:
-    """Return by how much floors rise from one trace to a longer one of the same users.
-
-    Raises:
-        GraceError: the fit trace has no bags.
-    """
-    if not fit_trace.num_bags:
-        raise GraceError("grouping: the fit part has no bags; give more train bags")
-    return train.num_bags / fit_trace.num_bags

@@ -1,6 +1,6 @@
 """Pair counts: how often each pair of items is requested together, as a graph.
 
-Flow: trace -> *PairCounts* -> bounds, greedy growth.  Source: GRACE, ASPLOS'23 (item
+Flow: trace -> *PairCounts* -> greedy growth.  Source: GRACE, ASPLOS'23 (item
 co-occurrence graph: nodes are items, an edge weighs how many bags hold both items; neither the
 order of ids nor the number of bags changes its size).  Derived: a bag with repeats counts once
 for each layer (see ``layers``), so a count is what one stored pair would save.
@@ -25,7 +25,7 @@ BYTES_PER_ITEM = 24  # two row pointers, a counter, its mark
 
 
 class TooManyPairs(GraceError):
-    """The counts could pass the memory limit: count fewer bags."""
+    """The counts could pass the memory limit: count fewer bags, or of fewer items."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ Derived, because the paper's text leaves it open:
 Shapes: N items, C clusters, C1 = C + 1, M members.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -27,7 +26,6 @@ from grace_torchrec.grouping import _greedy_core
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT, PairCounts, count_pairs
 from grace_torchrec.sums.clusters import MAX_CLUSTER
-from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
@@ -79,21 +77,6 @@ class GrowthRule:
             raise GraceError(f"grouping: policy {self.policy!r}, give one of {', '.join(POLICIES)}")
 
 
-@dataclass(frozen=True)
-class ValidatedSums:
-    """Sums fitted on all train bags, and how their size limit was chosen.
-
-    Attributes:
-        sums: The result of the refit.
-        size_limit: The limit of the greatest cut on the validation bags; ties to the smaller.
-        cuts: Size limit -> cut on the validation bags.
-    """
-
-    sums: StoredSums
-    size_limit: int
-    cuts: dict[int, float]
-
-
 def fit(
     trace: Trace,
     budget: int,
@@ -127,72 +110,6 @@ def fit(
     rule = GrowthRule(size_limit, tolerance, interpolation, policy)
     check_budget(budget)
     return grow_clusters(count_pairs(trace, memory_limit_bytes), budget, rule)
-
-
-def fit_validated(
-    fit_trace: Trace,
-    validation: Trace,
-    train: Trace,
-    budget: int,
-    seed: int = 0,
-    *,
-    tolerance: float = 0.4,
-    interpolation: float = 0.5,
-    policy: Policy = "enlarged",
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
-) -> ValidatedSums:
-    """Choose the size limit (3..8) on validation bags, then fit on all train bags.
-
-    Args:
-        fit_trace: Train bags without the validation bags.
-        validation: Bags that judge the size limits.
-        train: All train bags.
-        budget: Most sums to store.
-        seed: Taken by every method; this one draws nothing.
-        tolerance: See :class:`GrowthRule`, as the next two.
-        interpolation: See :class:`GrowthRule`.
-        policy: See :class:`GrowthRule`.
-        memory_limit_bytes: Most memory the pair counts may take.
-
-    Raises:
-        GraceError: as :func:`fit`.
-    """
-    rule = GrowthRule(MAX_CLUSTER, tolerance, interpolation, policy)
-    cuts = size_limit_cuts(fit_trace, validation, budget, rule, memory_limit_bytes)
-    best = best_size_limit(cuts)
-    pairs = count_pairs(train, memory_limit_bytes)
-    return ValidatedSums(grow_clusters(pairs, budget, replace(rule, size_limit=best)), best, cuts)
-
-
-def size_limit_cuts(
-    fit_trace: Trace,
-    validation: Trace,
-    budget: int,
-    rule: GrowthRule,
-    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
-    size_limits: Iterable[int] = SIZE_LIMITS,
-) -> dict[int, float]:
-    """Return the cut on ``validation`` for each size limit; pairs are counted once.
-
-    Raises:
-        GraceError: as :func:`fit`.
-    """
-    check_budget(budget)
-    pairs = count_pairs(fit_trace, memory_limit_bytes)
-    cuts = {}
-    for limit in size_limits:
-        limited = replace(rule, size_limit=limit)
-        cuts[limit] = count_reads(validation, grow_clusters(pairs, budget, limited)).cut
-    return cuts
-
-
-def best_size_limit(cuts: dict[int, float]) -> int:
-    """Return the size limit of the greatest cut; ties go to the smaller limit.
-
-    >>> best_size_limit({3: .2, 4: .3, 5: .3})
-    4
-    """
-    return max(cuts, key=lambda limit: (cuts[limit], -limit))
 
 
 def grow_clusters(pairs: PairCounts, budget: int, rule: GrowthRule) -> StoredSums:

@@ -17,12 +17,16 @@ from grace_kernels._llvm import target_has
 from grace_torchrec.grouping import _partner_core
 from grace_torchrec.grouping._pair_core import bags_of_items
 from grace_torchrec.grouping.layers import layered_bags
+from grace_torchrec.grouping.pair_counts import TooManyPairs
 from grace_torchrec.grouping.threads import counting_threads
 from grace_torchrec.traces.trace import Trace
 
 NUM_PARTNERS = 64
 LEAST_SUPPORT = 2  # a pair that was requested together once is no evidence
 REPORTS = 16  # of progress
+BYTES_PER_PARTNER = 8  # partner and count
+BYTES_PER_ITEM = 128  # what merging keeps of an item beside, two tokens of it
+FEWEST_KEPT = 8  # partners of an item: with fewer, merging finds no groups
 # Words of 64 bags worth counting in place of one pair of a bag. With the instruction that counts the
 # bits of a whole vector a word took 0.2 ns; without it nothing was measured, and bits must be fewer.
 WORDS_A_PAIR = 6 if target_has("avx512vpopcntdq") else 1
@@ -104,6 +108,32 @@ def rank_tokens(
     indptr_N1, bags_L = bags_of_items(offsets_B1, rank_N[ids_L], num_items)
     _, ranks_L = bags_of_items(indptr_N1, bags_L, offsets_B1.size - 1)  # inverted twice: rising
     return RankedBags(offsets_B1, ranks_L, order_N, indptr_N1, bags_L)
+
+
+def partners_within(num_items: int, wanted: int, memory_limit_bytes: int) -> int:
+    """Return how many partners of each item may be kept, at most ``wanted``.
+
+    Args:
+        num_items: Items that bags ask for.
+        wanted: Partners that merging would like.
+        memory_limit_bytes: Most memory of them and of what merging keeps of each item.
+
+    Raises:
+        TooManyPairs: not even a few would fit.
+
+    >>> partners_within(1_000_000, 32, 4 << 30), partners_within(1_000_000, 32, 300_000_000)
+    (32, 21)
+    """
+    room = memory_limit_bytes // max(num_items, 1) - BYTES_PER_ITEM
+    most = max(room, 0) // BYTES_PER_PARTNER
+    if most < min(wanted, FEWEST_KEPT):
+        need = (FEWEST_KEPT * BYTES_PER_PARTNER + BYTES_PER_ITEM) * num_items
+        raise TooManyPairs(
+            f"partners: {num_items:,} items with {FEWEST_KEPT} partners each need {need:,} B, the "
+            f"limit is {memory_limit_bytes:,} B; leave out items that are rarely requested, or raise "
+            "memory_limit_bytes"
+        )
+    return min(wanted, most)
 
 
 def best_partners(

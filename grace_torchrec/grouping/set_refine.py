@@ -8,6 +8,8 @@ Also here: filling a budget with sets of two methods.
 Shapes: N items, R sets, R1 = R + 1, S items of all sets, T = N + R tokens.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,10 +21,17 @@ from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.trace import Trace
 
 Int64s = npt.NDArray[np.int64]
+PartnersOf = Callable[[int], int]
 DROPPED = 0.3  # share of the sets that are given up; more or further rounds gained nothing
 
 
-def refine(bags: RankedBags, sums: StoredSums, budget: int, rule: Rule) -> StoredSums:
+def refine(
+    bags: RankedBags,
+    sums: StoredSums,
+    budget: int,
+    rule: Rule,
+    partners_of: PartnersOf | None = None,
+) -> StoredSums:
     """Replace the least used sets.
 
     Args:
@@ -30,6 +39,7 @@ def refine(bags: RankedBags, sums: StoredSums, budget: int, rule: Rule) -> Store
         sums: Sets that were merged on them, at most ``budget``.
         budget: Most sums to store.
         rule: What is merged next.
+        partners_of: Tokens -> how many partners of each are first candidates; default: by the items.
 
     Returns:
         At most ``budget`` sums, by falling use on the train bags.
@@ -44,7 +54,8 @@ def refine(bags: RankedBags, sums: StoredSums, budget: int, rule: Rule) -> Store
     indptr_T1 = np.concatenate([np.arange(kept.num_items), kept.num_items + kept.set_indptr_R1])
     items = np.concatenate([np.arange(kept.num_items), kept.set_items_S])
     by_rank = _rows(indptr_T1, items, tokens.item_of_rank_N)
-    partners = best_partners(tokens, set_partners(kept.num_items))
+    count = partners_of(num_tokens) if partners_of else set_partners(kept.num_items)
+    partners = best_partners(tokens, count)
     new = merge_tokens(tokens, partners, *by_rank, budget - kept.num_sums, rule)
     both = _join((kept.set_indptr_R1, kept.set_items_S), new)
     found = StoredSums.from_sets(kept.num_items, *both, trace.counts())

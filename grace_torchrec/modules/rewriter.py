@@ -19,8 +19,9 @@ from grace_kernels import ops
 from grace_kernels.reference import BAD_ID_POLICIES
 from grace_torchrec.artifact import fingerprint
 from grace_torchrec.errors import GraceError
-from grace_torchrec.plans.held import SET_ARRAYS, code_arrays
+from grace_torchrec.plans.held import code_arrays
 from grace_torchrec.plans.plan import TablePlan
+from grace_torchrec.sums.arrays import SET_ARRAYS
 
 PART_SUFFIX = {part: "" if part == "plain" else f"__{part}" for part in ops.PARTS}
 

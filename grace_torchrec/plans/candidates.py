@@ -2,7 +2,8 @@
 
 Flow: bags of one table -> fit / validation -> *Choice* (the best candidate of each method, and of
 all) -> settling of memories, where what is taken is refitted on all bags.  "No sums" is always a
-candidate.  Derived: the least cut.
+candidate.  Everything is fitted and judged over the rows that bags ask for (:class:`Asked`); what is
+shipped is over the whole table.  Derived: the least cut.
 Shapes: N items, R sums, L ids.
 """
 
@@ -24,7 +25,8 @@ from grace_torchrec.grouping.candidates import (
 from grace_torchrec.grouping.choose import best_of
 from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
-from grace_torchrec.plans.cannot_gain import cannot_gain, too_long
+from grace_torchrec.plans.asked import Asked
+from grace_torchrec.plans.cannot_gain import cannot_gain, not_tried, too_long
 from grace_torchrec.plans.curve import BUDGET_SHARES, CurvePoint
 from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.sums.count_reads import RowReads, count_reads
@@ -42,20 +44,42 @@ class Bags:
     fit: Trace
     validation: Trace
 
+    @cached_property
+    def asked(self) -> Asked:
+        """The rows that they ask for."""
+        return Asked.of([self.all, self.fit, self.validation])
+
+    @cached_property
+    def few(self) -> "Bags":
+        """The same bags over the rows that they ask for."""
+        return Bags(*(self.asked.trace(one) for one in (self.all, self.fit, self.validation)))
+
 
 @dataclass(frozen=True, eq=False)
 class Refit:
     """A candidate fitted on all bags.
 
     Attributes:
-        ranked: Its sums in order of value.
-        sums: Those that the budget allows: these are shipped.
+        ranked: Its sums in order of value, over the asked rows.
+        budget: Most sums.
         counted_share: Share of the bags whose pairs were counted, less than 1 where memory was short.
+        asked: Rows that bags ask for.
     """
 
     ranked: Ranked
-    sums: StoredSums
+    budget: int
     counted_share: float
+    asked: Asked
+
+    @cached_property
+    def few(self) -> StoredSums:
+        """The sums that the budget allows, over the asked rows."""
+        return self.ranked.first(self.budget)
+
+    @cached_property
+    def sums(self) -> StoredSums:
+        """The same over the whole table: these are shipped."""
+        return self.asked.whole(self.few)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +89,9 @@ class Finalist:
     Attributes:
         method: Grouping method.
         parameter: Its parameter as text, empty without one.
-        held_ranked: Its sums fitted on the fit bags, in order of value.
+        held_ranked: Its sums fitted on the fit bags, in order of value, over the asked rows.
         held_sums: Those that the budget allows: held-out figures come from them.
-        reads: What the validation bags read with ``held_sums``.
+        reads: What the validation bags read with ``held_sums``, over the asked rows.
         fit_again: Fits it on all bags.
     """
 
@@ -93,9 +117,17 @@ class Finalist:
         return _first(self.held_ranked, self.held_sums, share)
 
     def first(self, share: float, most: int | None = None) -> StoredSums:
-        """Return the most valuable sums of all bags, at most a share of them, at most ``most``."""
-        sums = _first(self.refit.ranked, self.refit.sums, share)
-        return sums if most is None or sums.num_sums <= most else self.refit.ranked.first(most)
+        """Return the most valuable sums of all bags, over the whole table.
+
+        Args:
+            share: Of the sums, at most.
+            most: Sums at most; default: no limit.
+        """
+        refit = self.refit
+        few = _first(refit.ranked, refit.few, share)
+        if most is not None and few.num_sums > most:
+            few = refit.ranked.first(most)
+        return refit.sums if few is refit.few else refit.asked.whole(few)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +142,7 @@ class Choice:
         reason: Why nothing is stored; empty where something is.
         cuts: Candidate (method and parameter) -> cut on the validation bags, of all that were tried.
         curve: Cuts of the best methods by budget.
+        untried: Methods that were asked for and not tried, and why; mostly empty.
     """
 
     bags: Bags
@@ -118,6 +151,7 @@ class Choice:
     reason: str
     cuts: dict[str, float]
     curve: tuple[CurvePoint, ...]
+    untried: str = ""
 
     @property
     def method(self) -> str:
@@ -131,8 +165,8 @@ class Choice:
 
     @property
     def held_sums(self) -> StoredSums:
-        """Sums of the best, fitted on the fit bags."""
-        return self.best.held_sums if self.best else StoredSums.none(self.bags.all.num_items)
+        """Sums of the best, fitted on the fit bags, over the asked rows."""
+        return self.best.held_sums if self.best else StoredSums.none(self.bags.asked.item_A.size)
 
     @property
     def sums(self) -> StoredSums:
@@ -141,10 +175,10 @@ class Choice:
 
     @property
     def reads(self) -> RowReads:
-        """What the validation bags read with ``held_sums``."""
+        """What the validation bags read with ``held_sums``, over the asked rows."""
         if self.best:
             return self.best.reads
-        plain = self.bags.validation
+        plain = self.bags.few.validation
         return RowReads(plain.counts(), np.zeros(0, np.int64), plain.num_ids)
 
 
@@ -170,20 +204,22 @@ def judge_all(
     Args:
         bags: Bags of one table.
         options: Budget, methods, size limits and the least cut.
-        memory_limit_bytes: Most memory that the counts of all pairs may take; where they would take
-            more, those of fewer bags are counted.
+        memory_limit_bytes: Most memory that the counts of all pairs may take, and the partners of
+            items; where they would take more, pairs of fewer bags are counted and fewer partners
+            kept.
     """
     refusal = cannot_gain(bags.all, options)
     if refusal:
         return no_sums(bags, refusal)
     budget = math.floor(options.budget * bags.all.num_items)
-    counted = CountedTrace(bags.fit, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
+    counted = _counted(bags, bags.few.fit, budget, memory_limit_bytes)
     refusal = too_long(counted, memory_limit_bytes)
     if refusal:
         return no_sums(bags, refusal)
     if len(options.methods) > 1:
         counted.prepare(SET_RULES if "set_merge" in options.methods else ())
-    verdicts = judge(counted, bags.validation, budget, options.methods, options.size_limits)
+    validation = bags.few.validation
+    verdicts = judge(counted, validation, budget, options.methods, options.size_limits)
     usable = [one for m, one in verdicts.best.items() if m in options.usable_methods]
     enough = {
         one: _finalist(one, bags, budget, memory_limit_bytes)
@@ -191,15 +227,18 @@ def judge_all(
         if 0 < one.reads.cut >= options.min_gain
     }
     best = best_of(enough, options.min_gain)
+    untried = not_tried(verdicts.skipped)
     cut = max((one.reads.cut for one in usable), default=0.0)
     least = f"the least gain is {options.min_gain:.1%}"
+    reason = f"sums cut {cut:.1%} of row reads on held-out bags, {least}" if usable else ""
     return Choice(
         bags,
         None if best is None else enough[best],
         tuple(enough.values()),
-        "" if enough else f"sums cut {cut:.1%} of row reads on held-out bags, {least}",
+        "" if enough else "; ".join(part for part in (reason, untried) if part),
         verdicts.cuts,
-        _curve(verdicts.best, bags.validation, budget),
+        _curve(verdicts.best, validation, budget),
+        untried,
     )
 
 
@@ -214,14 +253,26 @@ def _finalist(one: Judged, bags: Bags, budget: int, memory_limit_bytes: int) -> 
 
     def fit_again() -> Refit:
         """Fit on all bags."""
-        whole = CountedTrace(bags.all, budget, bags.fit.num_bags, memory_limit_bytes, thin=True)
+        whole = _counted(bags, bags.few.all, budget, memory_limit_bytes)
         ranked = candidate.rank(whole, budget)
         share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
-        return Refit(ranked, ranked.first(budget), share)
+        return Refit(ranked, budget, share, bags.asked)
 
     held = one.ranked.first(budget)
     method, parameter = candidate.method, candidate.parameter
     return Finalist(method, parameter, one.ranked, held, one.reads, fit_again)
+
+
+def _counted(bags: Bags, trace: Trace, budget: int, memory_limit_bytes: int) -> CountedTrace:
+    """Get ready to count some of the bags, over the asked rows."""
+    return CountedTrace(
+        trace,
+        budget,
+        bags.fit.num_bags,
+        memory_limit_bytes,
+        thin=True,
+        num_rows=bags.all.num_items,
+    )
 
 
 def _first(ranked: Ranked, sums: StoredSums, share: float) -> StoredSums:

@@ -6,6 +6,7 @@ Shapes: L ids.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -27,6 +28,22 @@ def too_long(counted: CountedTrace, memory_limit_bytes: int) -> str:
     except TooManyPairs as error:
         return f"sums could not be chosen ({error})"
     return ""
+
+
+def not_tried(skipped: Mapping[str, str]) -> str:
+    """Say which methods were not tried and why, or return an empty text.
+
+    Args:
+        skipped: Method -> why it could not be fitted.
+
+    >>> not_tried({"grace": "no room", "grace_floor": "no room"})
+    'not tried: grace, grace_floor (no room)'
+    """
+    by_why: dict[str, list[str]] = {}
+    for method, why in skipped.items():
+        by_why.setdefault(why, []).append(method)
+    parts = [f"{', '.join(methods)} ({why})" for why, methods in by_why.items()]
+    return f"not tried: {'; '.join(parts)}" if parts else ""
 
 
 def merge_bound(trace: Trace) -> float:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from grace_sharding.shards import Sharding
 from grace_torchrec.plans.summary import RATE, TIMES, Contents, PlanSummary, TableSummary, TierPart
 from grace_torchrec.sums.stored_sums import StoredSums
+from grace_torchrec.traces.hashed import hashed
 
 Hashes = npt.NDArray[np.uint64]
 COMPARED = (
@@ -206,17 +207,8 @@ def set_hashes(sums: StoredSums) -> Hashes:
     """
     if not sums.num_sums:
         return np.zeros(0, np.uint64)
-    hashed_S = _mixed(sums.set_items_S.astype(np.uint64))
-    return _mixed(np.add.reduceat(hashed_S, sums.set_indptr_R1[:-1]))
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """Spread 64-bit integers over all 64-bit integers (the last step of splitmix64)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    values = values ^ (values >> np.uint64(31))
-    return values
+    hashed_S = hashed(sums.set_items_S)
+    return hashed(np.add.reduceat(hashed_S, sums.set_indptr_R1[:-1]))
 
 
 def _settings(before: PlanSummary, after: PlanSummary) -> Iterator[Change]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from grace_kernels.packed_codes import ITEMS_A_WORD
 from grace_kernels.subset_tables import pack_subsets
 from grace_sharding.placement import Placement
+from grace_torchrec.sums.arrays import SET_ARRAYS
 from grace_torchrec.sums.clusters import ClusterCode
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
@@ -23,9 +25,8 @@ if TYPE_CHECKING:
     from grace_torchrec.plans.table_plan import TablePlan
 
 Int64s = npt.NDArray[np.int64]
-SET_ARRAYS = ("home_indptr", "set_row", "others_indptr", "others")  # fields of SetCode in order
 INDPTR_BYTES = 8
-PACKED_ITEMS, PACKED_WORD_BYTES = 32, 8  # grace_kernels.packed_codes: a word for so many items
+WORD_BYTES = 8  # of grace_kernels.packed_codes
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def _packed_bytes(sums: StoredSums) -> int:
     if not sums.num_sums or isinstance(sums.code, SetCode):
         return 0
     code_N = sums.code.item_code_N
-    words = -(-code_N.size // PACKED_ITEMS)
-    return words * PACKED_WORD_BYTES + int((code_N >= 0).sum()) * code_N.itemsize
+    words = -(-code_N.size // ITEMS_A_WORD)
+    return words * WORD_BYTES + int((code_N >= 0).sum()) * code_N.itemsize
 
 
 def _item_bytes(num_rows: int) -> int:

@@ -11,7 +11,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from grace_torchrec.plans.asked import Asked
 from grace_torchrec.plans.candidates import Bags, Choice, Finalist
 from grace_torchrec.plans.ordering import one_by_one
 from grace_torchrec.plans.table_spec import TableSpec
@@ -49,7 +48,7 @@ class Offer:
     Attributes:
         spec: The table.
         bags: What options were fitted and are judged on; fit and validation bags over the rows
-            that are asked for (:class:`Asked`), or over all.
+            that are asked for (``Bags.few``), or over all.
         options: Sums that it could store; none is always possible too.
         reason: Why there are no options; empty where there are.
         cut: Cut of the best option by cut, on the validation bags.
@@ -81,16 +80,12 @@ def offer_of(
         by_row: Offer sums of clusters as sets too: each may be in another memory than the others
             of its cluster, for bags that arrive rewritten.
     """
-    held = [sums for one in finalists for sums in (one.held_ranked, one.held_sums)]
-    asked = Asked.of(choice.bags, held)
+    few = choice.bags.few
     options: dict[tuple[str, str, int], SumsOption] = {}
     for one in finalists:
-        few = replace(
-            one, held_ranked=asked.ranked(one.held_ranked), held_sums=asked.sums(one.held_sums)
-        )
-        apart = _Apart(few, choice.bags.all.counts()[asked.item_A]) if by_row else None
+        apart = _Apart(one, few.all.counts()) if by_row else None
         for share in shares:
-            sums = few.first_held(share)
+            sums = one.first_held(share)
             if not sums.num_sums:
                 continue
             size = f" first={share:g}" if share < 1 else ""
@@ -104,23 +99,23 @@ def offer_of(
                 key, name = (SETS, one.method, sums.num_sums), f"from={one.picked}{size}"
                 options[key] = SumsOption(SETS, name, apart.first(sums), refit)
     cut = max((one.reads.cut for one in finalists), default=0.0)
-    bags, reason = asked.bags(choice.bags), refused or choice.reason
-    return Offer(spec, bags, tuple(options.values()), reason, cut)
+    bags = replace(few, all=choice.bags.all)
+    return Offer(spec, bags, tuple(options.values()), refused or choice.reason, cut)
 
 
 class _Apart:
     """Sums of one finalist, each with a place of its own: smaller sizes are the first of them."""
 
-    def __init__(self, few: Finalist, counts_A: npt.NDArray[np.int64]) -> None:
+    def __init__(self, one: Finalist, counts_A: npt.NDArray[np.int64]) -> None:
         """Keep what all sizes are made of.
 
         Args:
-            few: The finalist over the asked rows.
-            counts_A: How often each is requested.
+            one: The finalist.
+            counts_A: How often each asked row is requested.
         """
         self.counts_A = counts_A
-        in_order = isinstance(few.held_ranked, StoredSums)
-        self.all = one_by_one(few.held_sums, counts_A) if in_order else None
+        in_order = isinstance(one.held_ranked, StoredSums)
+        self.all = one_by_one(one.held_sums, counts_A) if in_order else None
 
     def first(self, sums: StoredSums) -> StoredSums:
         """Return ``sums``, the first ones of the finalist, one by one."""

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_kernels.reference import SLOT_BITS
-from grace_torchrec.sums.clusters import ClusterCode
+from grace_torchrec.sums.clusters import ClusterCode, list_members
 from grace_torchrec.sums.sets import SetCode
 from grace_torchrec.sums.stored_sums import StoredSums
-from grace_torchrec.sums.subsets import WORD_BITS, SubsetCode
+from grace_torchrec.sums.subsets import SubsetCode
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ def groups_of(sums: StoredSums) -> Ints:
     starts_C = _starts(sums.code)
     if isinstance(sums.code, ClusterCode):
         return np.searchsorted(starts_C, np.arange(sums.num_sums), side="right") - 1
-    return np.searchsorted(starts_C, _entries(sums.code), side="right") - 1
+    return np.searchsorted(starts_C, sums.code.entries(), side="right") - 1
 
 
 def worth_together(worth_R: Floats, group_R: Ints) -> Floats:
@@ -55,7 +55,7 @@ def in_order_of(sums: StoredSums, worth_R: Floats) -> StoredSums:
     together_R = worth_together(worth_R, groups_of(sums))
     if isinstance(sums.code, SetCode):
         return _sets_in_order(sums, sums.code, np.argsort(-together_R, kind="stable"))
-    offsets_C1, members_M = _clusters(sums.code)
+    offsets_C1, members_M = list_members(sums.code.item_code_N)
     worth_C = np.zeros(offsets_C1.size - 1)
     worth_C[groups_of(sums)] = together_R  # a cluster without stored subsets stays at 0
     order_C = np.argsort(-worth_C, kind="stable")
@@ -68,7 +68,7 @@ def in_order_of(sums: StoredSums, worth_R: Floats) -> StoredSums:
     tables_C = 1 << sizes_C
     new_starts = np.empty(tables_C.size, np.int64)
     new_starts[order_C] = np.cumsum(tables_C[order_C]) - tables_C[order_C]
-    entries_R, group_R = _entries(sums.code), groups_of(sums)
+    entries_R, group_R = sums.code.entries(), groups_of(sums)
     moved = entries_R - _starts(sums.code)[group_R] + new_starts[group_R]
     return StoredSums.from_subsets(sums.num_items, offsets, members, moved)
 
@@ -101,18 +101,3 @@ def _starts(code: ClusterCode | SubsetCode) -> Ints:
     """Return where each cluster's rows (or entries) start, rising."""
     item_code_N = code.item_code_N
     return np.unique(item_code_N[item_code_N >= 0] >> SLOT_BITS).astype(np.int64)
-
-
-def _clusters(code: ClusterCode | SubsetCode) -> tuple[Ints, Ints]:
-    """Read the clusters back out of a code: (offsets ``[C + 1]``, members in slot order)."""
-    members = np.flatnonzero(code.item_code_N >= 0)
-    members = members[np.argsort(code.item_code_N[members], kind="stable")]
-    slots = code.item_code_N[members] & ((1 << SLOT_BITS) - 1)
-    return np.append(np.flatnonzero(slots == 0), members.size), members
-
-
-def _entries(code: SubsetCode) -> Ints:
-    """Return the entry behind each stored row."""
-    marks = np.unpackbits(code.stored_W.view(np.uint8), bitorder="little")
-    assert marks.size == code.stored_W.size * WORD_BITS
-    return np.flatnonzero(marks).astype(np.int64)

@@ -63,7 +63,7 @@ def _contested(pairs: Sequence[tuple[TableSpec, Choice]], memory: MemoryModel) -
     rows = sum(
         (spec.num_rows + choice.held_sums.num_sums) * spec.row_bytes for spec, choice in pairs
     )
-    metadata = sum(choice.held_sums.metadata_bytes for _, choice in pairs)
+    metadata = sum(choice.held_sums.metadata_bytes_of(spec.num_rows) for spec, choice in pairs)
     return memory.hbm is not None and 0 < memory.hbm.num_bytes < rows + metadata
 
 
@@ -114,7 +114,9 @@ def _table_plan(
     return TablePlan(
         spec=spec,
         verdict="use" if used else "leave stock",
-        reason=_reason(settled, predicted, finalist, memory) if used else _refusal(settled, memory),
+        reason=_reason(settled, predicted, finalist, memory, choice.untried)
+        if used
+        else _refusal(settled, memory),
         method=option.method if option else "none",
         sums=sums,
         placement=placement,
@@ -166,7 +168,11 @@ def _refusal(settled: Settled, memory: MemoryModel) -> str:
 
 
 def _reason(
-    settled: Settled, predicted: Prediction, finalist: Finalist | None, memory: MemoryModel
+    settled: Settled,
+    predicted: Prediction,
+    finalist: Finalist | None,
+    memory: MemoryModel,
+    untried: str,
 ) -> str:
     """Say by what a used table gains; how much comes when all tables are known."""
     if settled.option is not None:
@@ -183,6 +189,8 @@ def _reason(
     if finalist is not None and finalist.refit.counted_share < 1:
         share = finalist.refit.counted_share
         parts.append(f"pairs were counted on {share:.1%} of the bags")
+    if untried:
+        parts.append(untried)
     return "; ".join(parts)
 
 

@@ -3,5 +3,6 @@
 Flow: grouping -> *StoredSums* -> plans, modules.
 
 Read in this order: stored_sums (the value); clusters, subsets, sets (its three codes); rewrite and
-count_reads (what bags read with it); build_rows (the rows themselves); arrays (what files hold).
+count_reads (what bags read with it); build_rows (the rows themselves); arrays (what files hold);
+covering (a check that they share).
 """

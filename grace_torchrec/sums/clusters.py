@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from grace_kernels.reference import SLOT_BITS
 from grace_torchrec.errors import GraceError
+from grace_torchrec.sums.covering import check_covers
 
 MAX_CLUSTER = 8
 
@@ -106,26 +107,6 @@ def num_sums(cluster_size: int) -> int:
     return int((1 << cluster_size) - 1 - cluster_size)
 
 
-def subset_row(block: int, members: tuple[int, ...], wanted: set[int]) -> int:
-    """Return the stored row that holds the sum of ``wanted`` inside one cluster.
-
-    Args:
-        block: First stored row of the cluster.
-        members: Item ids in slot order; slot ``s`` owns bit ``1 << s``.
-        wanted: Two or more of ``members`` (one item reads its own row).
-
-    Raises:
-        GraceError: ``wanted`` has fewer than two items or is not inside ``members``.
-
-    >>> subset_row(100, (7, 3, 9), {7, 9})
-    101
-    """
-    mask = sum(1 << slot for slot, item in enumerate(members) if item in wanted)
-    if len(wanted) < 2 or mask.bit_count() != len(wanted):
-        raise GraceError(f"{sorted(wanted)} is not a subset of two or more of {members}")
-    return block + mask - 1 - mask.bit_length()  # masks of one bit own no row
-
-
 def cluster_code(
     num_items: int, cluster_offsets_C1: npt.NDArray[np.int64], members_M: npt.NDArray[np.int64]
 ) -> ClusterCode:
@@ -155,8 +136,10 @@ def check_clusters(
     """Return the sizes of disjoint clusters of 2..8 items.
 
     Raises:
-        GraceError: a cluster has another size, an id is outside the table, or an item is in two.
+        GraceError: the offsets do not cover the members, a cluster has another size, an id is
+            outside the table, or an item is in two.
     """
+    check_covers("cluster_offsets", cluster_offsets_C1, "members", members_M.size)
     sizes = np.diff(cluster_offsets_C1)
     if sizes.size and (sizes.min() < 2 or sizes.max() > MAX_CLUSTER):
         raise GraceError(

@@ -71,7 +71,8 @@ def sum_reads(trace: Trace, sums: StoredSums | None) -> npt.NDArray[np.int64]:
     """Return how often ``trace`` reads each stored row, int64 ``[R]``; none without sums."""
     if sums is None or not sums.num_sums:
         return np.zeros(0, np.int64)
-    return count_reads(trace, sums).stored_reads_R
+    rows = rewrite(trace, sums).rows
+    return np.bincount(rows[rows >= sums.num_items] - sums.num_items, minlength=sums.num_sums)
 
 
 def reads_of(bags: RewrittenBags, num_items: int, num_sums: int, rows_before: int) -> RowReads:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.sums.covering import check_covers
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -65,8 +66,7 @@ class SetCode:
             ("sets", self.home_indptr_N1, self.set_row_R.size),
             ("other items", self.others_indptr_R1, self.others_S.size),
         ):
-            if indptr[0] != 0 or indptr[-1] != size or (np.diff(indptr) < 0).any():
-                raise GraceError(f"stored sums: the code does not cover its {name}")
+            check_covers("the code", indptr, name, size)
         if (np.diff(self.others_indptr_R1) < 1).any():
             raise GraceError("stored sums: a carried set has no other item")
         if self.others_S.size and not 0 <= self.others_S.min() <= self.others_S.max() < num_items:
@@ -120,9 +120,10 @@ def set_code(
             give a correct code; good ones give a fast one. Ties go to the lower id.
 
     Raises:
-        GraceError: a set has fewer than two items or repeats one, an id is outside the table,
-            or the sets are too many for 31 bits.
+        GraceError: the sets do not cover the items, one has fewer than two or repeats one, an id is
+            outside the table, counts are of another one, or the sets are too many for 31 bits.
     """
+    check_covers("set_indptr", set_indptr_R1, "items", set_items_S.size)
     sizes = np.diff(set_indptr_R1)
     if sizes.size and sizes.min() < 2:
         raise GraceError("stored sums: a set has fewer than two items")
@@ -130,6 +131,8 @@ def set_code(
         raise GraceError(f"stored sums: an item is outside 0..{num_items - 1}")
     if set_items_S.size >= 2**31 or num_items >= 2**31:
         raise GraceError(f"stored sums: {set_items_S.size:,} items of sets pass 2**31; store fewer")
+    if counts_N is not None and counts_N.shape != (num_items,):
+        raise GraceError(f"stored sums: counts are {counts_N.shape}, expected {num_items} items")
     if counts_N is None:
         counts_N = np.bincount(set_items_S, minlength=num_items)
     set_S = np.repeat(np.arange(sizes.size), sizes)

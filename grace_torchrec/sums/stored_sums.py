@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.sums.clusters import ClusterCode, cluster_code, cluster_sets
+from grace_torchrec.sums.covering import check_covers
 from grace_torchrec.sums.sets import SetCode, set_code
 from grace_torchrec.sums.subsets import SubsetCode, subset_code
 
@@ -42,12 +43,7 @@ class StoredSums:
 
     def __post_init__(self) -> None:
         """Check sizes and ranges once."""
-        if (
-            self.set_indptr_R1.size < 1
-            or self.set_indptr_R1[0] != 0
-            or self.set_indptr_R1[-1] != self.set_items_S.size
-        ):
-            raise GraceError("stored sums: indptr does not cover the items")
+        check_covers("set_indptr", self.set_indptr_R1, "items", self.set_items_S.size)
         if self.num_sums and np.diff(self.set_indptr_R1).min() < 2:
             raise GraceError("stored sums: a set has fewer than two items")
         if (
@@ -82,7 +78,8 @@ class StoredSums:
         """Store every subset of two or more items of each cluster.
 
         Raises:
-            GraceError: a cluster is too small, too large, or shares an item with another.
+            GraceError: offsets do not cover the members, or a cluster is too small, too large, or
+                shares an item with another.
         """
         offsets = np.asarray(cluster_offsets_C1, np.int64)
         members = np.asarray(members_M, np.int64)
@@ -127,7 +124,8 @@ class StoredSums:
             counts_N: How often each item is requested: a set hangs on its rarest item.
 
         Raises:
-            GraceError: a set has fewer than two items or repeats one, or an id is outside.
+            GraceError: sets do not cover the items, have fewer than two or repeat one, or an id is
+                outside.
         """
         indptr, items = np.asarray(set_indptr_R1, np.int64), np.asarray(set_items_S, np.int64)
         return cls(num_items, indptr, items, set_code(num_items, indptr, items, counts_N))

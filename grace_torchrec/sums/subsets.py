@@ -82,8 +82,11 @@ class SubsetCode:
 
     def listed(self) -> tuple[Int64s, Int64s, Int64s]:
         """Return what :func:`subset_code` makes this code of: offsets, members, entries rising."""
-        marks = np.unpackbits(self.stored_W.view(np.uint8), bitorder="little")
-        return *list_members(self.item_code_N), np.flatnonzero(marks)
+        return *list_members(self.item_code_N), self.entries()
+
+    def entries(self) -> Int64s:
+        """Return the entry behind each stored row, int64 ``[R]``, rising."""
+        return np.flatnonzero(np.unpackbits(self.stored_W.view(np.uint8), bitorder="little"))
 
 
 def subset_code(

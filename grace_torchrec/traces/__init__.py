@@ -10,5 +10,6 @@ Read in this order:
 - from a live model: recorder, live_batches and live_hooks (where its bags are), recorder_budget (which
   batches are looked at), live_sample and reservoir (which bags are held), recorder_files,
   recorder_stats, snapshots and steady_clock (what it writes and tells);
-- made of others: merge (joined, capped, sampled), split (fit, validation, test).
+- made of others: merge (joined, capped, sampled), split (fit, validation, test), hashed (draws that
+  depend on a value alone).
 """

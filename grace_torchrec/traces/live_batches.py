@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.traces.readers.kjt import PADDING
+from grace_torchrec.traces.trace import finite_weights
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,14 @@ class LiveBatch:
     def bag(
         self, feature: int, sample: int, table: LiveTable
     ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.float32] | None]:
-        """Return a view of one bag, ``sample`` counted from ``first``: ids and weights, no padding.
+        """Return one bag, ``sample`` counted from ``first``: ids and weights, no padding.
+
+        The ids are a view where they can be.  What a :class:`Trace` would refuse is refused here:
+        once held, one bag would be in the way of the whole sample.
 
         Raises:
-            GraceError: an id is outside the table, or lengths and ids do not fit together.
+            GraceError: an id is outside the table, a weight is not finite as float32, or lengths,
+                ids and weights do not fit together.
         """
         if self._ends is None:
             self._read()
@@ -177,7 +182,13 @@ class LiveBatch:
                 )
         if table.is_weighted and weights is None:
             raise GraceError(f"recorder: table {table.name!r} is weighted, the batch is not")
-        return ids, weights
+        if weights is None:
+            return ids, None
+        if self._weights is None or self._weights.size != self._ids.size:
+            raise GraceError(
+                f"recorder: table {table.name!r}: a batch has not one weight for each id"
+            )
+        return ids, finite_weights(weights, f"recorder: table {table.name!r}: a bag")
 
     def _read(self) -> None:
         """Take the arrays of the batch."""
@@ -189,7 +200,8 @@ class LiveBatch:
         ends = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
         fits = lengths.size == len(self.keys) * self.stride and int(lengths.min(initial=0)) >= 0
-        if not fits or int(ends[-1]) > self._ids.size or self._ids.dtype.kind not in "iu":
+        fits = fits and int(ends[-1]) <= self._ids.size and self._ids.dtype.kind in "iu"
+        if not fits:
             raise GraceError("recorder: lengths and ids of a batch do not fit together")
         self._ends = ends
 

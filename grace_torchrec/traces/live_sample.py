@@ -200,8 +200,7 @@ class LiveSample:
         if not 0 < ids.size <= self._limits.bag_ids:
             return None
         narrow = "int32" if table.num_rows <= 2**31 else "int64"
-        kept = None if weights is None else weights.astype("float32")
-        return SampledBag(ids.astype(narrow), kept, now)
+        return SampledBag(ids.astype(narrow), None if weights is None else weights.copy(), now)
 
     def _layout(self, keys: tuple[str, ...], names: tuple[str, ...]) -> Layout:
         """Return the tables of these whose features all are in a batch, and where."""

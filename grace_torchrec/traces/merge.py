@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.hashed import hashed
 from grace_torchrec.traces.trace import Trace
-
-_STEP = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,18 +108,7 @@ def cap_bags(trace: Trace, most_ids: int, seed: int = 0) -> Capped:
     kept_L[(source + np.arange(bag_C.size))[dropped]] = False
     pairs = int((lengths[long] * (lengths[long] - 1) // 2).sum())
     pairs -= long.size * (most_ids * (most_ids - 1) // 2)
-    offsets = np.zeros_like(trace.offsets_B1)
-    np.cumsum(np.minimum(lengths, most_ids), out=offsets[1:])
-    capped = Trace(
-        offsets,
-        trace.ids_L[kept_L],
-        trace.num_items,
-        None if trace.weights_L is None else trace.weights_L[kept_L],
-        trace.time_B,
-        None if trace.split_L is None else trace.split_L[kept_L],
-        trace.note,
-    )
-    return Capped(capped, int(long.size), int(dropped.size), pairs)
+    return Capped(trace.keep(kept_L), int(long.size), int(dropped.size), pairs)
 
 
 def sample_bags(trace: Trace, share: float, seed: int = 0, first_bag: int = 0) -> Trace:
@@ -143,14 +130,3 @@ def sample_bags(trace: Trace, share: float, seed: int = 0, first_bag: int = 0) -
     numbers = np.arange(first_bag, first_bag + trace.num_bags)
     drawn = (hashed(numbers, seed) >> np.uint64(11)).astype(np.float64) / 2.0**53
     return trace.take(np.flatnonzero(drawn < share))
-
-
-def hashed(
-    values: npt.NDArray[np.int64] | npt.NDArray[np.uint64], seed: int
-) -> npt.NDArray[np.uint64]:
-    """Return evenly spread 64-bit numbers, one for each value (splitmix64)."""
-    mixed: npt.NDArray[np.uint64] = values.astype(np.uint64) + np.uint64(_STEP * (seed + 1) % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed = mixed ^ (mixed >> np.uint64(31))
-    return mixed

@@ -162,7 +162,25 @@ class Profile:
         Raises:
             GraceError: the folder is damaged, or of a schema this version does not know.
         """
-        document, arrays = artifact.read_folder(path, "profile")
+        return cls.from_folder(*artifact.read_folder(path, "profile"), path)
+
+    @classmethod
+    def from_folder(
+        cls,
+        document: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        path: str | os.PathLike[str],
+    ) -> "Profile":
+        """Return the profile that a folder holds which was read already.
+
+        Args:
+            document: Of :meth:`as_folder`, as the next.
+            arrays: By name.
+            path: The folder, for messages.
+
+        Raises:
+            GraceError: as :meth:`load`.
+        """
         if document.get("schema") != SCHEMA:
             raise GraceError(
                 f"{path}: profile schema {document.get('schema')!r}, this version reads {SCHEMA}; profile again"

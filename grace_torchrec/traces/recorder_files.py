@@ -3,9 +3,10 @@
 Flow: recorder -> *supported* (rare items leave) -> *save_held* -> ``Profile.load``, *load_held*.
 The folder is a profile like any other.  Beside the arrays of a table stand the keys of its bags, and
 in the document how many bags were seen; times of bags are not written.
-Shapes: B bags, L ids, N items.
+Shapes: B bags, L ids, A items that bags ask for.
 """
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -78,23 +79,20 @@ def supported(trace: Trace, min_support: int) -> tuple[Trace, npt.NDArray[np.int
     [2, 2, 2]
     """
     bag_L = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
-    each = np.unique(bag_L * trace.num_items + trace.ids_L)  # a bag counts once for an item
-    support_N = np.bincount(each % trace.num_items, minlength=trace.num_items)
-    kept_L = support_N[trace.ids_L] >= min_support
+    items_A, number_L = np.unique(trace.ids_L, return_inverse=True)  # a table has many more
+    each = np.unique(bag_L * items_A.size + number_L)  # a bag counts once for an item
+    support_A = np.bincount(each % max(items_A.size, 1), minlength=items_A.size)
+    kept_L = support_A[number_L] >= min_support
     if kept_L.all():
         return trace, np.arange(trace.num_bags)
-    lengths = np.bincount(bag_L[kept_L], minlength=trace.num_bags)
-    alive = np.flatnonzero(lengths)
-    rare = int(((support_N > 0) & (support_N < min_support)).sum())
-    left = Trace(
-        np.concatenate([[0], np.cumsum(lengths[alive])]),
-        trace.ids_L[kept_L],
-        trace.num_items,
-        None if trace.weights_L is None else trace.weights_L[kept_L],
-        note=f"{int((~kept_L).sum())} of {trace.num_ids} ids, of {rare} items in fewer than "
-        f"{min_support} sampled bags, were left out",
+    kept = trace.keep(kept_L)
+    alive = kept.filled()
+    rare = int((support_A < min_support).sum())
+    note = (
+        f"{trace.num_ids - kept.num_ids} of {trace.num_ids} ids, of {rare} items in fewer than "
+        f"{min_support} sampled bags, were left out"
     )
-    return left, alive
+    return dataclasses.replace(kept.take(alive), note=note), alive
 
 
 def save_held(
@@ -125,8 +123,8 @@ def load_held(
         PlanMismatch: the tables are others.
     """
     artifact.put_back(path)  # and no more: a live writer may be at work there
-    profile = Profile.load(path)
-    document, arrays = artifact.read_folder(path, "profile")
+    document, arrays = artifact.read_folder(path, "profile")  # once: the next one has other bags
+    profile = Profile.from_folder(document, arrays, path)
     state = document.get(STATE)
     if not isinstance(state, dict) or state.keys() != profile.tables.keys():
         raise GraceError(f"{path}: is a profile that no recorder wrote; record anew")

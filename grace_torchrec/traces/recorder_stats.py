@@ -22,7 +22,8 @@ class RecorderStats:
         batches_dropped: Batches that came while the recorder was in use.
         batches_failed: Batches that could not be read.
         bags_too_long: Bags drawn and not held: they have more than ``max_bag_ids`` ids.
-        bags_refused: Bags drawn and not held: ids outside their table, or weights missing.
+        bags_refused: Bags drawn and not held: ids outside their table, or weights missing or not
+            finite.
         last_error: Of a batch, a bag or a snapshot; empty without.
         snapshots: Files written.
     """

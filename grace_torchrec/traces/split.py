@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.traces.hashed import hashed
 from grace_torchrec.traces.trace import Trace
 
 
@@ -109,17 +110,8 @@ def _cut(trace: Trace, order_B: npt.NDArray[np.int64], parts: int) -> Split:
 
 def _ids_where(trace: Trace, kept_L: npt.NDArray[np.bool_]) -> Trace:
     """Return the trace of the kept ids, without the bags that they leave empty."""
-    bag_L = np.repeat(np.arange(trace.num_bags), np.diff(trace.offsets_B1))
-    lengths = np.bincount(bag_L[kept_L], minlength=trace.num_bags)
-    alive = np.flatnonzero(lengths)
-    return Trace(
-        np.concatenate([[0], np.cumsum(lengths[alive])]),
-        trace.ids_L[kept_L],
-        trace.num_items,
-        None if trace.weights_L is None else trace.weights_L[kept_L],
-        None if trace.time_B is None else trace.time_B[alive],
-        None if trace.split_L is None else trace.split_L[kept_L],
-    )
+    kept = trace.keep(kept_L)
+    return kept.take(kept.filled())
 
 
 def _check_parts(num_bags: int, parts: int, what: str, least: int = 0) -> None:
@@ -154,10 +146,7 @@ def repeated_share(bags: Trace, earlier: Trace, least_ids: int = 3) -> float:
 
 
 def _hashes(trace: Trace) -> npt.NDArray[np.uint64]:
-    """Return a hash of the multiset of ids of each bag: the sum of mixed ids (splitmix64)."""
-    mixed = trace.ids_L.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed ^ (mixed >> np.uint64(31)))])
+    """Return a hash of the multiset of ids of each bag: the sum of the hashes of its ids."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashed(trace.ids_L))])
     hashes: npt.NDArray[np.uint64] = sums[trace.offsets_B1[1:]] - sums[trace.offsets_B1[:-1]]
     return hashes

@@ -63,13 +63,9 @@ class Trace:
             )
         set_(self, "num_items", num_items)
         if self.weights_L is not None:
-            weights = np.asarray(self.weights_L, dtype=np.float32)
+            weights = finite_weights(self.weights_L, "trace")
             _same_length("weights", weights, self.num_ids, "ids")
-            if not np.isfinite(weights).all():
-                raise GraceError(
-                    f"trace: weight {int(np.argmin(np.isfinite(weights)))} is not finite"
-                )
-            set_(self, "weights_L", np.ascontiguousarray(weights))
+            set_(self, "weights_L", weights)
         if self.time_B is not None:
             time = np.asarray(self.time_B)
             _same_length("time", time, self.num_bags, "bags")
@@ -144,6 +140,48 @@ class Trace:
             None if self.split_L is None else self.split_L[source],
             self.note,
         )
+
+    def keep(self, kept_L: npt.NDArray[np.bool_]) -> "Trace":
+        """Return the same bags, some of them empty now, with the kept ids and what belongs to them.
+
+        >>> Trace.from_bags([[5, 6], [6], [5]]).keep(np.array([1, 0, 0, 1], bool)).offsets_B1.tolist()
+        [0, 1, 1, 2]
+        """
+        before_L1 = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept_L)])
+        return Trace(
+            before_L1[self.offsets_B1],
+            self.ids_L[kept_L],
+            self.num_items,
+            None if self.weights_L is None else self.weights_L[kept_L],
+            self.time_B,
+            None if self.split_L is None else self.split_L[kept_L],
+            self.note,
+        )
+
+    def filled(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the bags that hold an id."""
+        return np.flatnonzero(np.diff(self.offsets_B1))
+
+
+def finite_weights(weights_L: npt.ArrayLike, where: str) -> npt.NDArray[np.float32]:
+    """Return weights as float32.
+
+    Args:
+        weights_L: Numbers.
+        where: What they belong to, for the message.
+
+    Raises:
+        GraceError: one is not finite, or is not as float32.
+
+    >>> finite_weights([0.5, 2], "trace").dtype
+    dtype('float32')
+    """
+    with np.errstate(over="ignore"):
+        weights = np.ascontiguousarray(weights_L, dtype=np.float32)
+    if not np.isfinite(weights).all():
+        at = int(np.argmin(np.isfinite(weights)))
+        raise GraceError(f"{where}: weight {at} is not finite as float32")
+    return weights
 
 
 def _is_integer(item: object) -> bool:

@@ -168,9 +168,14 @@ def test_a_gain_under_one_point_of_rows_is_no_gain(saved):
 
 def test_tables_too_large_for_all_pair_counts_are_left_to_the_other_methods():
     split = split_bags(generate(500, 400, 1), 0)
-    choice = fit_auto(split.fit, split.validation, split.train, 500, "ahead", memory_limit_bytes=99)
+    limits = {
+        limit: fit_auto(split.fit, split.validation, split.train, 500, "ahead", limit)
+        for limit in (99, 250_000)
+    }
+    choice = limits[250_000]
     assert {name.split()[0] for name in choice.cuts} == {"none", "subsets", "set_merge"}
     assert choice.method != "none"
+    assert limits[99].cuts == {"none": 0.0}  # nor for the best pairs of each item
 
 
 def test_merged_sets_are_made_once_for_all_budgets():

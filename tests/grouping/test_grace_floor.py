@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.grouping.grace_floor import (
-    best_floor,
-    fit,
-    fit_validated,
-    floor_cuts,
-    floor_scale,
-)
+from grace_torchrec.grouping.candidates import judge
+from grace_torchrec.grouping.counted import CountedTrace
+from grace_torchrec.grouping.grace_floor import best_floor, fit, floor_cuts
 from grace_torchrec.grouping.paper_greedy import fit as greedy
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.split import split_bags
@@ -37,13 +33,18 @@ def test_a_higher_floor_stores_less_and_one_that_nothing_reaches_stores_nothing(
 
 def test_validation_picks_the_best_floor_tried_and_scales_it_to_all_train_bags():
     split = split_bags(generate(400, 300, 1), 0)
-    chosen = fit_validated(split.fit, split.validation, split.train, 400)
-    for floor, cut in chosen.cuts.items():
-        assert cut == count_reads(split.validation, fit(split.fit, 400, floor=floor)).cut
-    assert chosen.cuts[chosen.floor] == max(chosen.cuts.values()) > 0
+    counted = CountedTrace(split.fit, 400, split.fit.num_bags)
+    found = judge(counted, split.validation, 400, ("grace_floor",))
+    floors = {name: float(name.removeprefix("grace_floor floor=")) for name in found.cuts}
+    for name, cut in found.cuts.items():
+        sums = fit(split.fit, 400, floor=floors[name])
+        assert cut == count_reads(split.validation, sums).cut
+    best = found.best["grace_floor"].candidate
+    assert found.cuts[best.name] == max(found.cuts.values()) > 0
     scale = split.train.num_bags / split.fit.num_bags
-    refit = fit(split.train, 400, floor=chosen.floor * scale)
-    np.testing.assert_array_equal(chosen.sums.set_items_S, refit.set_items_S)
+    refit = fit(split.train, 400, floor=floors[best.name] * scale)
+    again = best.build(CountedTrace(split.train, 400, split.fit.num_bags), 400)
+    np.testing.assert_array_equal(again.set_items_S, refit.set_items_S)
 
 
 @pytest.mark.parametrize("peak", [0.25, 1.3, 7.0, 90.0, 256.0])
@@ -55,11 +56,6 @@ def test_the_search_ends_near_the_best_floor_of_a_curve_with_one_peak(peak):
 
 def test_equal_cuts_go_to_the_higher_floor():
     assert best_floor({1.0: 0.2, 4.0: 0.2, 16.0: 0.1}) == 4.0
-
-
-def test_a_fit_part_without_bags_is_refused():
-    with pytest.raises(GraceError, match="no bags"):
-        floor_scale(Trace.from_bags([]), Trace.from_bags([[0, 1]]))
 
 
 @pytest.mark.parametrize(("budget", "floor"), [(-1, 1.0), (3, -0.5), (3, float("nan"))])

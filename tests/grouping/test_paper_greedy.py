@@ -7,8 +7,10 @@ import pytest
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.bounds import exact_saving, marginal_bounds
+from grace_torchrec.grouping.candidates import judge
+from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.grouping.pair_counts import count_pairs
-from grace_torchrec.grouping.paper_greedy import POLICIES, best_size_limit, fit, fit_validated
+from grace_torchrec.grouping.paper_greedy import POLICIES, fit
 from grace_torchrec.sums.clusters import num_sums
 from grace_torchrec.sums.count_reads import count_reads
 from grace_torchrec.traces.split import split_bags
@@ -202,17 +204,24 @@ def test_the_seed_changes_nothing():
 
 def test_validation_picks_the_limit_of_the_greatest_cut_and_refits_on_all_train_bags():
     split = split_bags(generate(400, 300, 1), 0)
-    chosen = fit_validated(split.fit, split.validation, split.train, 400)
-    assert set(chosen.cuts) == {3, 4, 5, 6, 7, 8}
-    for limit, cut in chosen.cuts.items():
-        assert cut == count_reads(split.validation, fit(split.fit, 400, size_limit=limit)).cut
-    assert chosen.cuts[chosen.size_limit] == max(chosen.cuts.values())
-    refit = fit(split.train, 400, size_limit=chosen.size_limit)
-    np.testing.assert_array_equal(chosen.sums.set_items_S, refit.set_items_S)
+    found = judge(CountedTrace(split.fit, 400, 1), split.validation, 400, ("grace",))
+    limits = {f"grace size_limit={limit}": limit for limit in range(3, 9)}
+    assert set(found.cuts) == set(limits)
+    for name, cut in found.cuts.items():
+        sums = fit(split.fit, 400, size_limit=limits[name])
+        assert cut == count_reads(split.validation, sums).cut
+    best = found.best["grace"].candidate
+    assert found.cuts[best.name] == max(found.cuts.values())
+    refit = fit(split.train, 400, size_limit=limits[best.name])
+    again = best.build(CountedTrace(split.train, 400, split.fit.num_bags), 400)
+    np.testing.assert_array_equal(again.set_items_S, refit.set_items_S)
 
 
 def test_equal_cuts_go_to_the_smaller_limit():
-    assert best_size_limit({3: 0.1, 4: 0.2, 5: 0.2}) == 4
+    pairs = Trace.from_bags([[0, 1], [2, 3]] * 5)  # no limit is reached
+    found = judge(CountedTrace(pairs, 9, 1), pairs, 9, ("grace",))
+    assert len(set(found.cuts.values())) == 1
+    assert found.best["grace"].candidate.parameter == "size_limit=3"
 
 
 @pytest.mark.parametrize("bags", [[], [[]], [[0]], [[0, 0]], [[0], [1]]])

@@ -24,7 +24,7 @@ def test_items_that_come_together_are_stored_and_held_out_bags_read_less(grouped
     choice = judge_all(split_validation(grouped()), PlanOptions())
     assert choice.method != "none"
     assert choice.reads.cut > 0.4
-    assert choice.reads.cut == count_reads(choice.bags.validation, choice.held_sums).cut
+    assert choice.reads.cut == count_reads(choice.bags.few.validation, choice.held_sums).cut
     assert 0 < choice.sums.num_sums <= 400
 
 
@@ -67,7 +67,7 @@ def test_finalists_are_the_best_of_each_method(grouped):
     for one in choice.finalists:
         of_method = [cut for name, cut in choice.cuts.items() if name.split()[0] == one.method]
         assert one.reads.cut == max(of_method) == choice.cuts[one.picked]
-        assert one.reads.cut == count_reads(choice.bags.validation, one.held_sums).cut
+        assert one.reads.cut == count_reads(choice.bags.few.validation, one.held_sums).cut
     assert choice.best.reads.cut == max(choice.cuts.values())
 
 
@@ -162,6 +162,22 @@ def test_too_many_pairs_to_count_leave_the_table_alone_and_say_so():
     )
 
 
+def test_methods_that_memory_has_no_room_for_are_named_with_the_reason():
+    trace = Trace.from_bags([[2 * (b % 400), 2 * (b % 400) + 1] for b in range(2000)], 1_000_000)
+    alone = judge_all(
+        split_validation(trace),
+        PlanOptions(methods=("grace", "grace_floor")),
+        memory_limit_bytes=9999,
+    )
+    assert (alone.method, alone.cuts) == ("none", {})
+    assert alone.reason.startswith("not tried: grace, grace_floor (pair counts: 800 items")
+    assert "the limit is 9,999 B" in alone.reason
+    halves = Trace.from_bags([list(range(50 * (b % 2), 50 * (b % 2) + 50)) for b in range(40)])
+    both = judge_all(split_validation(halves), PlanOptions(methods=("grace", "subsets")), 19_700)
+    assert (both.method, both.reason, set(both.cuts)) == ("subsets", "", {"subsets"})
+    assert both.untried.startswith("not tried: grace (pair counts: 100 items")
+
+
 def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped):
     trace = grouped()
     whole = judge_all(split_validation(trace), QUICK)
@@ -198,7 +214,7 @@ def test_without_an_order_of_their_own_bags_are_permuted_by_the_seed():
 def test_a_share_keeps_the_best_sums_and_never_more(grouped, method, share):
     options = PlanOptions(methods=(method,), size_limits=(4,), rewriting="ahead")
     best = judge_all(split_validation(grouped()), options).best
-    validation = judge_all(split_validation(grouped()), options).bags.validation
+    validation = judge_all(split_validation(grouped()), options).bags.few.validation
     for part, whole in (
         (best.first(share), best.refit.sums),
         (best.first_held(share), best.held_sums),

@@ -66,3 +66,22 @@ def test_subsets_are_chosen_for_a_budget_not_cut_to_it():
     assert sums.first(2) is sums
     with pytest.raises(NotSupported, match="choose subsets"):
         sums.first(1)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, 2, 5], [0, 2, 3], [1, 2, 4], [0, 3, 2, 4], [], [[0, 4]]], ids=str
+)
+def test_offsets_that_do_not_cover_are_refused_before_a_code_is_made_of_them(offsets):
+    offsets, items = np.array(offsets, np.int64), np.array([3, 1, 2, 0])
+    for make in (
+        StoredSums.from_sets,
+        StoredSums.from_clusters,
+        lambda *arrays: StoredSums.from_subsets(*arrays, np.array([3])),
+    ):
+        with pytest.raises(GraceError, match=r"does not cover its (items|members)"):
+            make(5, offsets, items)
+
+
+def test_counts_of_another_table_are_refused():
+    with pytest.raises(GraceError, match=r"counts are \(3,\), expected 5 items"):
+        StoredSums.from_sets(5, np.array([0, 2]), np.array([3, 1]), np.array([1, 2, 3]))

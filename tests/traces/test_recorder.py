@@ -41,7 +41,7 @@ def batch_of(bags: dict[str, list[list[int]]], weights: list[float] | None = Non
         keys=list(bags),
         values=torch.tensor([item for bag in flat for item in bag]),
         lengths=torch.tensor([len(bag) for bag in flat]),
-        weights=None if weights is None else torch.tensor(weights),
+        weights=None if weights is None else torch.as_tensor(weights),
     )
 
 
@@ -111,6 +111,37 @@ def test_weights_are_recorded_where_the_collection_uses_them() -> None:
         assert (found is None) != is_weighted
         if is_weighted:
             assert found.tolist() == [6.0, 7.0, 8.0, 9.0]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e300], ids=str)
+def test_a_bag_that_no_trace_holds_is_refused_and_does_not_spoil_the_sample(
+    tmp_path, wrong
+) -> None:
+    recorder = recorder_of(model_of(is_weighted=True), min_support=1)
+    weights = torch.tensor([1.0, wrong, 0.5], dtype=torch.float64)
+    recorder.observe(batch_of({"shop": [[1, 2], [3]]}, weights))
+    recorder.save(tmp_path / "p")
+    assert bags_of(recorder.profile().tables["t_shop"].trace) == [[3]]
+    assert (recorder.stats.bags_refused, recorder.stats.batches_failed) == (1, 0)
+    assert "table 't_shop': a bag: weight 1 is not finite" in recorder.stats.last_error
+
+
+@pytest.mark.parametrize("weights", [[1.0, 2.0], [1.0] * 4], ids=["too few", "too many"])
+def test_weights_of_other_ids_are_refused(weights) -> None:
+    recorder = recorder_of(model_of(is_weighted=True), min_support=1)
+    recorder.observe(batch_of({"shop": [[1, 2], [3]]}, torch.tensor(weights)))
+    assert recorder.profile().tables["t_shop"].trace.num_bags == 0
+    assert recorder.stats.bags_refused == 2
+
+
+def test_rare_items_are_found_in_the_memory_of_the_bags() -> None:
+    trace = Trace.from_bags([[1, 2], [2, 3]] * 100, 50_000_000)
+    tracemalloc.start()
+    left, _ = supported(trace, 101)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (left.num_ids, left.num_items) == (200, 50_000_000)
+    assert most < 200_000
 
 
 def test_nothing_reaches_a_request() -> None:

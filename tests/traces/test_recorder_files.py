@@ -103,6 +103,25 @@ def test_a_folder_that_tells_no_half_life_goes_on_without_one(tmp_path, saved, a
         assert TraceRecorder.resume(tmp_path / "p", model).stats.bags_seen == 600
 
 
+def test_the_next_snapshot_of_a_live_writer_is_not_mixed_in(tmp_path, monkeypatch) -> None:
+    model = model_of()
+    before, after = recorder_of(model, min_support=1), recorder_of(model, min_support=1, seed=2)
+    before.observe(pairs(0, 20))
+    after.observe(pairs(20, 20))
+    before.save(tmp_path / "p")
+    read = artifact.read_folder
+
+    def read_and_be_overtaken(*arguments):
+        found = read(*arguments)
+        after.save(tmp_path / "p")
+        return found
+
+    monkeypatch.setattr(artifact, "read_folder", read_and_be_overtaken)
+    again = TraceRecorder.resume(tmp_path / "p", model, min_support=1)
+    assert held_keys(again) == held_keys(before)
+    assert again.profile().fingerprint() == before.profile().fingerprint()
+
+
 def test_profiles_of_ranks_merge(tmp_path) -> None:
     model = model_of()
     for rank in (0, 1):

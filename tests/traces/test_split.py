@@ -165,3 +165,17 @@ def test_bags_that_come_again_are_seen_in_any_order():
     assert repeated_share(again, earlier) == pytest.approx(3 / 5)  # [8, 7] is too short to count
     assert repeated_share(again, Trace.from_bags([], 10)) == 0
     assert repeated_share(Trace.from_bags([[1], [1, 2]], 10), earlier) == 0
+
+
+def test_every_part_of_every_split_keeps_the_note():
+    """A figure on a part must be read with what the reader of the whole was told."""
+    trace = Trace(
+        np.arange(0, 41, 2),
+        np.arange(40) % 7,
+        time_B=np.arange(20),
+        split_L=np.arange(40) % 2,
+        note="drawn, not recorded",
+    )
+    for split in (split_bags(trace), split_time(trace), split_column(trace)):
+        for part in (split.train, split.fit, split.validation, split.test):
+            assert part.note == "drawn, not recorded"
