@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from grace_kernels import cpu, ops, ops_rows
+from grace_kernels import cpu, ops_rows
 from grace_kernels.table_rows import FeatureRows
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
 from grace_torchrec.modules.laid_out import LaidOut
 from grace_torchrec.modules.lookup import AheadLookup, Bags, Lookup
-from grace_torchrec.modules.one_call import pooled_rows, served_bags
+from grace_torchrec.modules.one_call import looked_up, pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 if TYPE_CHECKING:
@@ -144,20 +144,10 @@ class DirectLookup:
         Raises:
             OutsideTable: an id is outside its table under RAISE.
         """
-        ids, offsets, weights, stride, positions = bags
+        *_, positions = bags
         features = tables.features(lookup, tuple(positions[f] for f in lookup.chosen))
-        pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
-        owner = self._owner
-        try:
-            reads = cpu.look_up_features(
-                features, ids.numpy(), offsets.numpy(),
-                None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
-                policy=tables.policy, num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-        except cpu.BadId as bad:
-            label = owner.rewriter.labels[lookup.chosen[bad.feature]]
-            raise ops.bad_id(bad, label) from None
-        return pooled, reads
+        labels = self._owner.rewriter.labels
+        return looked_up(features, bags, tables.policy, lambda f: labels[lookup.chosen[f]])
 
     def _look_up_rows(self, lookup: AheadLookup, tables: LaidOut, given: RewrittenRows) -> Tensor:
         """Return pooled float32 ``[B, sum of D]`` of rewritten features.

@@ -13,6 +13,7 @@ from grace_kernels.op_inputs import packed_codes, subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules.lookup import Lookup, refuse_unreadable
 from grace_torchrec.modules.watch import Unchanged, Watch
+from grace_torchrec.recent import Recent
 
 if TYPE_CHECKING:
     from grace_torchrec.modules.stored_tables import StoredTables
@@ -56,8 +57,8 @@ class LaidOut:
         self.policy = rewriter.policy
         self.watch = Watch(*owner.stored_state())
         self._unchanged = Unchanged([*self._weights, *self._arrays, *self.watch.tensors])
-        self._by_lookup: dict[tuple[int, tuple[int, ...]], FeatureRows] = {}
-        self._by_keys: dict[tuple[int, tuple[str, ...]], FeatureRows] = {}
+        self._by_lookup: Recent[tuple[int, tuple[int, ...]], FeatureRows] = Recent()
+        self._by_keys: Recent[tuple[int, tuple[str, ...]], FeatureRows] = Recent()
 
     def is_current(self, owner: "StoredTables") -> bool:
         """Tell whether rows, codes and stored rows are where they were, and the same."""

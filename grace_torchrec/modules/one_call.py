@@ -2,7 +2,7 @@
 
 Flow: KeyedJaggedTensor, or rewritten rows + FeatureRows -> *served_bags* / *pooled_rows* -> pooled
 columns, or None: the batch is of another form, or something is wrong with it, which the ways with
-messages say.  Swapped modules and served collections share these doors.
+messages (*looked_up*) say.  Swapped modules and served collections share these doors.
 Shapes: F features, B bags of each feature, D dimension.
 """
 
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from grace_kernels import cpu, ops
 from grace_kernels.table_rows import FeatureRows
 from grace_torchrec.modules.bags import ID_TYPES
+from grace_torchrec.modules.lookup import Bags
 from grace_torchrec.modules.rewritten_batch import RewrittenRows
 
 
@@ -60,6 +62,36 @@ def served_bags(
         stride, policy, pooled.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return None if reads is None else (pooled, reads)
+
+
+def looked_up(
+    features: FeatureRows, bags: Bags, policy: int, label_of: Callable[[int], str]
+) -> tuple[Tensor, Any]:
+    """Look up checked bags of any form.
+
+    Args:
+        features: In the order of the bags.
+        bags: Ids, offsets, weights and stride of them, on the CPU.
+        policy: What an id outside its table does.
+        label_of: From a feature to the name that an error says.
+
+    Returns:
+        Pooled float32 ``[B, sum of D]`` and reads int64 ``[F, 2]``.
+
+    Raises:
+        OutsideTable: an id is outside its table under RAISE.
+    """
+    ids, offsets, weights, stride, _ = bags
+    pooled = torch.empty(stride, features.width, dtype=torch.float32, device="cpu")
+    try:
+        reads = cpu.look_up_features(
+            features, ids.numpy(), offsets.numpy(),
+            None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
+            policy=policy, num_threads=torch.get_num_threads(),
+        )  # fmt: skip
+    except cpu.BadId as bad:
+        raise ops.bad_id(bad, label_of(bad.feature)) from None
+    return pooled, reads
 
 
 def pooled_rows(features: FeatureRows, given: RewrittenRows) -> Tensor | None:

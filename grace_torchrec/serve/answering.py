@@ -6,7 +6,7 @@ A batch that fails is halved and tried again until only the request that cannot 
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -123,15 +123,9 @@ class Answering:
     ) -> _Answered | Exception:
         """Return the answers to requests that are computed together, or why there are none."""
         try:
-            if len(requests) > 1 and not live.splits:
-                return CannotSplit("what it returned before")
             return self._computed(requests, live, with_stock)
         except CannotSplit as error:
-            if live.splits:
-                logger.warning(
-                    "engine: requests are computed one by one, for the model returns %s", error
-                )
-            live.splits = False
+            live.row_dims[with_stock].refuse(requests[0].form.kind, error)
             # one request was split only if it is empty: a blank row was computed beside it
             return _empty_without_rows(error) if len(requests) == 1 else error
         except Exception as error:
@@ -154,13 +148,16 @@ class Answering:
         """
         on_host = self.duties.device.type == "cpu"
         batches, rows = _with_rows(requests)
+        if len(rows) > 1:
+            live.row_dims[with_stock].check(requests[0].form.kind)
         if on_host:
             batch = _prepared(batches, live, with_stock)
         with self._stream(requests, sum(rows)) as stream:
             if not on_host:
                 batch = _prepared(batches, live, with_stock)
             output = live.compute(batch, with_stock=with_stock, in_flight=True)
-            answers = [output] if len(rows) == 1 else split(output, rows)[-len(requests) :]
+            kind = requests[0].form.kind
+            answers = _parts(output, kind, batches, rows, live, with_stock)[-len(requests) :]
         for request, answer in zip(requests, answers, strict=True):
             stream.hand_over(answer, request)
         self.duties.metrics.count(batches=1, rows=sum(rows))
@@ -235,6 +232,32 @@ def _prepared(batches: list[tuple[Any, ...]], live: LiveModel, with_stock: bool)
     """Join batches and, for the served model, rewrite them ahead."""
     batch = join(batches)
     return batch if with_stock else live.prepare(batch)
+
+
+def _parts(
+    output: Any,
+    kind: Hashable,
+    batches: list[tuple[Any, ...]],
+    rows: list[int],
+    live: LiveModel,
+    with_stock: bool,
+) -> list[Any]:
+    """Return the part of each batch in an output.
+
+    Raises:
+        CannotSplit: they have none of their own.
+    """
+    row_dims = live.row_dims[with_stock]
+    if len(batches) == 1:
+        row_dims.note_alone(kind, rows[0], output)
+        return [output]
+
+    def compute(some: list[tuple[Any, ...]]) -> Any:
+        """Return the output for some of the batches."""
+        prepared = _prepared(some, live, with_stock)
+        return live.compute(prepared, with_stock=with_stock, in_flight=True)
+
+    return split(output, rows, row_dims.of(kind, batches, rows, output, compute))
 
 
 def _other(

@@ -4,8 +4,9 @@ Flow: Refresher -> *in_background*, *Turns*.
 """
 
 import threading
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from grace_torchrec.arguments import expect_seconds
 from grace_torchrec.priority import lower_priority
@@ -38,22 +39,28 @@ def in_background(work: Callable[[], T]) -> T:
     return done[0]
 
 
-class Turns:
+class Turns(Generic[T]):
     """A thread of low priority that does something every so many seconds.
 
+    It holds its owner only while it works: it ends with an owner that is let go of.
+
     Args:
-        work: What it does; it must not raise.
+        owner: Whose turns these are.
+        work: Called with the owner; it must not raise, nor hold the owner.
         interval_s: Above 0.
 
     Raises:
         GraceError: ``interval_s`` is out of range.
     """
 
-    def __init__(self, work: Callable[[], None], interval_s: float) -> None:
+    def __init__(self, owner: T, work: Callable[[T], None], interval_s: float) -> None:
         expect_seconds("Refresher", "interval_s", interval_s)
-        self._work, self._interval_s = work, interval_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="grace-refresher", daemon=True)
+        arguments = weakref.ref(owner), work, interval_s, self._stopping
+        self._thread = threading.Thread(
+            target=_take_turns, args=arguments, name="grace-refresher", daemon=True
+        )
+        weakref.finalize(owner, self._stopping.set).atexit = False
         self._thread.start()
 
     def stop(self) -> None:
@@ -61,8 +68,18 @@ class Turns:
         self._stopping.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        """Work in turns."""
-        lower_priority()
-        while not self._stopping.wait(self._interval_s):
-            self._work()
+
+def _take_turns(
+    held: "weakref.ref[T]",
+    work: Callable[[T], None],
+    interval_s: float,
+    stopping: threading.Event,
+) -> None:
+    """Work in turns until it is to stop, or nobody holds the owner."""
+    lower_priority()
+    while not stopping.wait(interval_s):
+        owner = held()
+        if owner is None:
+            return
+        work(owner)
+        del owner

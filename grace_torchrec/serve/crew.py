@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.serve.answering import fail
 from grace_torchrec.serve.metrics import EngineMetrics
-from grace_torchrec.serve.request_queue import Rejected, RequestQueue
+from grace_torchrec.serve.request_queue import Rejected, RequestQueue, begins
 from grace_torchrec.serve.shadow import Shadow
 from grace_torchrec.serve.shared_streams import SharedStreams
 from grace_torchrec.serve.workers import Workers
@@ -119,7 +119,7 @@ class Crew:
     def _fail_waiting(self) -> None:
         """Fail the requests that wait."""
         for request in self.queue.remove_all():
-            if request.started or request.future.set_running_or_notify_cancel():
+            if request.started or begins(request.future):
                 fail(request, Rejected(CLOSES))
             self.metrics.count(cancelled=1)
 

@@ -19,9 +19,10 @@ from grace_kernels.op_inputs import subset_tables
 from grace_kernels.table_rows import FeatureRows, TableRows
 from grace_torchrec.modules import _torchrec
 from grace_torchrec.modules.bags import bags_of
-from grace_torchrec.modules.one_call import pooled_rows, served_bags
+from grace_torchrec.modules.one_call import looked_up, pooled_rows, served_bags
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.plans.inner_tables import TIERS, stored_name
+from grace_torchrec.recent import Recent
 from grace_torchrec.serve.table_pieces import TablePiece, batch_rows
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class DirectRows:
         self._plain = [plain[t] for t in table_of]
         places = list(range(len(table_of)))
         self._rewritten = FeatureRows([rewritten[t] for t in table_of], places, self._mean)
-        self._by_position: dict[tuple[int, ...], FeatureRows] = {}
-        self._by_keys: dict[tuple[str, ...], FeatureRows] = {}
+        self._by_position: Recent[tuple[int, ...], FeatureRows] = Recent()
+        self._by_keys: Recent[tuple[str, ...], FeatureRows] = Recent()
         self._serves_in_one_call = not owner.is_weighted()
 
     @classmethod
@@ -104,18 +105,9 @@ class DirectRows:
             if served is not None:
                 return served[0]
         bags = bags_of(features, owner.input_names, owner.is_weighted(), owner.strict)
-        ids, offsets, weights, stride, positions = bags
+        *_, positions = bags
         laid_out = self._at(tuple(positions))
-        pooled = torch.empty(stride, laid_out.width, dtype=torch.float32, device="cpu")
-        try:
-            cpu.look_up_features(
-                laid_out, ids.numpy(), offsets.numpy(),
-                None if weights is None else weights.detach().numpy(), stride, pooled.numpy(),
-                policy=rewriter.policy, num_threads=torch.get_num_threads(),
-            )  # fmt: skip
-        except cpu.BadId as bad:
-            raise ops.bad_id(bad, rewriter.labels[bad.feature]) from None
-        return pooled
+        return looked_up(laid_out, bags, rewriter.policy, rewriter.labels.__getitem__)[0]
 
     def warm_up(self, num_threads: int) -> None:
         """Compile what the first batch of the usual form will need."""

@@ -120,6 +120,11 @@ class Engine:
         self._crew.serve(self)
         self._start_workers()
 
+    @property
+    def served(self) -> nn.Module:
+        """What answers the next batch: the model, or the stock model while that is asked for."""
+        return self._switch.answering
+
     def submit(self, *batch: Any, deadline_s: float | None = None) -> "Future[Any]":
         """Accept one request.
 
@@ -145,13 +150,14 @@ class Engine:
                 self._check_deadline(deadline_s)
             until_s = None if deadline_s is None else now_s + deadline_s
             request = Request(batch, form, now_s, until_s, ready=ready_event(self._device))
-            gone = self._queue.put(request)
+            gone = self._queue.make_room()
+            if gone is not None:  # told now: this request may be rejected all the same
+                expire(gone, self.metrics)
+            self._queue.put(request)
         except Exception:  # also what a malformed request raises where it is looked at
             self.metrics.count(rejected=1)
             raise
         self.metrics.count(accepted=1)
-        if gone is not None:
-            expire(gone, self.metrics)
         return request.future
 
     async def answer(self, *batch: Any, deadline_s: float | None = None) -> Any:

@@ -1,11 +1,12 @@
 """Joining: several requests become one batch, and its output the answers of each.
 
-Flow: requests of equal kind -> *join* -> model -> output -> *split* -> answers in the same order.
+Flow: requests of equal kind -> *join* -> model -> output, and where its rows are
+(:mod:`grace_torchrec.serve.row_dims`) -> *split* -> answers in the same order.
 Bags are joined row-wise: ``KeyedJaggedTensor.concat`` joins features.
 Shapes: R requests, F features, B rows of all requests, B_r of request r, L ids.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from grace_torchrec.containers import is_known, remade
+from grace_torchrec.containers import remade
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch, RewrittenRows
 
 
 class CannotSplit(Exception):
-    """An output that has no row for each row of the batch: such requests run one by one."""
+    """An output in which no request has rows of its own: such requests run one by one."""
 
 
 def join(batches: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -38,32 +39,35 @@ def join(batches: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         return tuple(_join_part(parts) for parts in zip(*batches, strict=True))
 
 
-def split(output: Any, rows_R: Sequence[int]) -> list[Any]:
-    """Return the rows of each request in a model's output.
+def split(output: Any, rows_R: Sequence[int], dims: Iterable[int]) -> list[Any]:
+    """Return the part of each request in a model's output.
 
     Args:
-        output: Tensors and KeyedTensors with B rows, in dicts, lists and tuples.
+        output: Tensors and KeyedTensors, in dicts, lists and tuples.
         rows_R: Rows of each request; their sum is B.
-
-    Raises:
-        CannotSplit: a part of the output has no B rows.
+        dims: Dimension of each tensor that has the B rows
+            (:meth:`~grace_torchrec.serve.row_dims.RowDims.of`).
     """
+    return _split(output, list(rows_R), iter(dims))
+
+
+def _split(output: Any, rows_R: list[int], dims: Iterator[int]) -> list[Any]:
+    """Split one part, and take the dimensions of its tensors."""
     if isinstance(output, Tensor):
-        if not output.dim() or output.shape[0] != sum(rows_R):
-            raise CannotSplit(f"an output of shape {tuple(output.shape)} for {sum(rows_R)} rows")
-        return list(torch.split(output, list(rows_R)))
+        parts = torch.split(output, rows_R, next(dims))
+        if output.is_contiguous():  # as it is for a request alone
+            return [part.contiguous() for part in parts]
+        return list(parts)
     if isinstance(output, KeyedTensor):
-        if output.key_dim() != 1:
-            raise CannotSplit(f"a KeyedTensor whose keys are dimension {output.key_dim()}")
-        keys, lengths = output.keys(), output.length_per_key()
-        return [KeyedTensor(keys, lengths, values) for values in split(output.values(), rows_R)]
-    if isinstance(output, dict | list | tuple) and is_known(output):
+        keys, lengths, key_dim = output.keys(), output.length_per_key(), output.key_dim()
+        columns = _split(output.values(), rows_R, dims)
+        return [KeyedTensor(keys, lengths, values, key_dim) for values in columns]
+    if isinstance(output, dict | list | tuple):
         inner = output.values() if isinstance(output, dict) else output
-        columns = [split(value, rows_R) for value in inner]
-        return [remade(output, parts) for parts in _of_each(columns, len(rows_R))]
-    if output is None:
-        return [None] * len(rows_R)
-    raise CannotSplit(f"an output of type {type(output).__name__}")
+        parts_of_each = [_split(value, rows_R, dims) for value in inner]
+        return [remade(output, parts) for parts in _of_each(parts_of_each, len(rows_R))]
+    assert output is None
+    return [None] * len(rows_R)
 
 
 def original_bags(batch: Any) -> list[KeyedJaggedTensor]:

@@ -19,6 +19,7 @@ from grace_torchrec.errors import NotSupported
 from grace_torchrec.modules.rewrite_ahead import Modules, rewrite_one, takes_rewritten
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve.cache_gates import CacheGates
+from grace_torchrec.serve.row_dims import RowDims
 from grace_torchrec.serve.segmented_model import caches_of, serving
 from grace_torchrec.serve.shared_streams import SharedStreams
 
@@ -31,8 +32,9 @@ class LiveModel:
         stock: The stock model, or None.
 
     Attributes:
-        ahead: Collections with tables planned ``ahead``, by path; empty where there are none.
-        splits: False once an output was seen that cannot be given to several requests.
+        ahead: Every collection that takes rewritten bags, by path, if one has tables planned
+            ``ahead``: a rewritten batch goes to all.  Empty where none has.
+        row_dims: Where the rows of its outputs are, and of those of the stock model.
         caches: What its batches change on shared streams; empty where they share none.
 
     Raises:
@@ -43,17 +45,14 @@ class LiveModel:
         for name, module in (("model", model), ("stock", stock)):
             if module is not None and module.training:
                 raise NotSupported(f"engine: {name} is in training mode; call {name}.eval() first")
-        self.model, self.stock, self.splits = model, stock, True
+        self.model, self.stock = model, stock
+        self.row_dims = RowDims(), RowDims()
         self.caches: frozenset[str] = frozenset()
         own = CacheGates(model, {})
         self._gates = {False: own, True: CacheGates(stock, own.gates)}
         self._on_shared: Callable[[tuple[Any, ...]], Any] | None = None
         self._earlier: tuple[weakref.ref[LiveModel], ...] = ()
-        self.ahead: Modules = {
-            module.path: module
-            for module in model.modules()
-            if takes_rewritten(module) and module.has_ahead
-        }
+        self.ahead = _rewritten_for(model)
         self._users = 0
         self._changed = threading.Condition()
 
@@ -145,3 +144,9 @@ class LiveModel:
             path in bags.modules and bags.modules[path].stamp == module.rewriter.stamp
             for path, module in self.ahead.items()
         )
+
+
+def _rewritten_for(model: nn.Module) -> Modules:
+    """Return the collections that bags are rewritten for: all, if they are for one."""
+    found: Modules = {m.path: m for m in model.modules() if takes_rewritten(m)}
+    return found if any(module.has_ahead for module in found.values()) else {}

@@ -6,14 +6,19 @@ Names follow Prometheus: counts end in ``_total``, times are seconds.  prometheu
 the installation, imported when a collector is made.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from grace_torchrec.serve.metrics import Latencies
+    from grace_torchrec.serve.shared_streams import StreamLoad
 
 OUTCOMES = ("accepted", "answered", "failed", "rejected", "expired", "cancelled")
 COUNTS = (  # never go back; every other number may
@@ -58,7 +63,13 @@ class GraceCollector:
     def collect(self) -> Iterator[Any]:
         """Yield the metrics of this moment."""
         if self._metrics is not None:
-            yield from self._of_engine(flat(self._metrics.snapshot()))
+            snapshot = self._metrics.snapshot()
+            streams, latencies = _part(snapshot, "streams"), _part(snapshot, "latencies")
+            yield from self._of_engine(flat(snapshot, without=("streams", "latencies")))
+            if streams:
+                yield from self._of_streams(streams)
+            if latencies is not None:
+                yield self._of_latencies(latencies)
         plan = self.plan() if callable(self.plan) else self.plan
         if plan is not None:
             yield from self._of_plan(plan)
@@ -88,6 +99,27 @@ class GraceCollector:
             else:
                 name, scale = _in_seconds(name)
                 yield self._core.GaugeMetricFamily(f"grace_{name}", f"{name} now.", value * scale)
+
+    def _of_streams(self, streams: Mapping[int, "StreamLoad"]) -> Iterator[Any]:
+        """Yield the load of each shared stream."""
+        told = "Expected time until a stream is done."
+        backlog = {str(number): load.backlog_us * 1e-6 for number, load in streams.items()}
+        yield self._by("grace_streams_backlog_seconds", told, "stream", backlog)
+        launched = self._core.CounterMetricFamily(
+            "grace_streams_launched", "Segments launched on a stream.", labels=["stream"]
+        )
+        for number, load in streams.items():
+            launched.add_metric([str(number)], load.launched)
+        yield launched
+
+    def _of_latencies(self, latencies: "Latencies") -> Any:
+        """Return all latencies as a histogram, whose buckets hold those below them too."""
+        bounds = [*map(str, latencies.bounds_s), "+Inf"]
+        below = list(zip(bounds, accumulate(latencies.counts), strict=True))
+        told = "Latencies of all requests, from submit to answer."
+        return self._core.HistogramMetricFamily(
+            "grace_request_duration_seconds", told, buckets=below, sum_value=latencies.sum_s
+        )
 
     def _of_plan(self, plan: Plan) -> Iterator[Any]:
         """Yield what the plan says of itself and of its tables."""
@@ -142,17 +174,29 @@ def serve_metrics(
     return close
 
 
-def flat(state: Any) -> dict[str, Any]:
-    """Return numbers and texts of a snapshot by name, those of its parts as ``part_name``."""
+def flat(state: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return numbers and texts of a snapshot by name, those of its parts as ``part_name``.
+
+    Args:
+        state: A mapping of names to values, or a dataclass of them.
+        without: Names that are left out.
+    """
     if is_dataclass(state):
         state = {field.name: getattr(state, field.name) for field in fields(state)}
     found: dict[str, Any] = {}
     for name, value in state.items():
+        if name in without:
+            continue
         if is_dataclass(value) or isinstance(value, Mapping):
             found |= {f"{name}_{inner}": number for inner, number in flat(value).items()}
         elif isinstance(value, bool | int | float | str):
             found[name] = value
     return found
+
+
+def _part(state: Any, name: str) -> Any:
+    """Return a part of a snapshot, None where it has none."""
+    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
 
 
 def _in_seconds(name: str) -> tuple[str, float]:

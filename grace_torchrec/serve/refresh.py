@@ -16,7 +16,7 @@ from torch import nn
 
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.arguments import expect, expect_model, expect_number, told
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.refusals import no_collection
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.options import PlanOptions
@@ -26,11 +26,12 @@ from grace_torchrec.serve.background import Turns, in_background
 from grace_torchrec.serve.convert import convert
 from grace_torchrec.serve.delta import Delta, check_rows, publish_delta
 from grace_torchrec.serve.drift import Drift, drift
+from grace_torchrec.serve.refresh_conversion import conversion_of
 from grace_torchrec.serve.refresh_deltas import DeltaLog
-from grace_torchrec.serve.refresh_proof import prove_caught_up
+from grace_torchrec.serve.refresh_proof import prove_caught_up, prove_it_answers
 from grace_torchrec.serve.refresh_record import Refresh, Steps
 from grace_torchrec.serve.served import Served
-from grace_torchrec.serve.serving_place import Place, Serves
+from grace_torchrec.serve.serving_place import Place, Serves, served_by
 from grace_torchrec.traces.recorder import TraceRecorder
 
 When = Literal["drift", "always"]
@@ -49,8 +50,9 @@ class Refresher:
         memory: The machine that serves.
         options: Of the plans (default: those of the plan that is served).
         example: One batch: the model's positional arguments.
-        served: What an engine serves now, if that is a Served.
-        conversion: Arguments of ``convert`` beside model, plan and example.
+        served: What an engine serves now, if that is a Served; default: what it says.
+        conversion: Arguments of ``convert`` beside model, plan and example; others are as what is
+            served was converted.
         tolerance: See ``drift``.
         least_bags: Recorded bags with an id, of one table or more, without which nothing is refreshed.
         keep: Records of the history.
@@ -58,7 +60,8 @@ class Refresher:
 
     Raises:
         NotSupported: the model holds no stock collection, or scripted models are asked for.
-        GraceError: an argument is something else.
+        GraceError: an argument is something else, or an engine answers with another one, with one
+            whose rows are not the model's, or with a sharded one.
 
     An engine has one refresher: a second one takes it over, and the first one fails from then on.
     """
@@ -91,13 +94,13 @@ class Refresher:
         self._specs = table_specs(model)
         if not self._specs:
             raise no_collection("Refresher", model)
-        self._conversion = dict(conversion or {})
-        if self._conversion.get("target", "module") != "module":
-            raise NotSupported("Refresher: scripted models cannot be proven; use target='module'")
         if isinstance(target, Served):
             served = target
-        elif target is not None and not isinstance(target, Serves):
+        elif isinstance(target, Serves):
+            served = served_by(target, served, model)
+        elif target is not None:
             raise GraceError(f"Refresher: target is {told(target)}; give a Served, engine or None")
+        self._conversion = conversion_of(served, conversion or {}, options)
         self._place = Place(model, target, served, recorder)
         plan = served.plan if served is not None else None
         self._options = options or (plan.options if plan is not None else PlanOptions())
@@ -109,7 +112,7 @@ class Refresher:
         self._history: deque[Refresh] = deque(maxlen=keep)
         self._count, self._one_refresh = 0, threading.Lock()
         self._deltas = DeltaLog()
-        self._turns: Turns | None = None
+        self._turns: Turns[Refresher] | None = None
         numba.get_num_threads()  # starts numba's threads now: none may inherit the priority of ours
 
     @property
@@ -150,7 +153,9 @@ class Refresher:
         return in_background(self._refresh_alone)
 
     def start(self, interval_s: float, when: When = "drift") -> "Refresher":
-        """Look every ``interval_s`` seconds whether to refresh; return self.
+        """Look every ``interval_s`` seconds whether to refresh, until ``stop``; return self.
+
+        A refresher that nobody holds looks no more.
 
         Args:
             interval_s: Above 0.
@@ -164,7 +169,8 @@ class Refresher:
             raise GraceError(f"Refresher: when must be one of {get_args(When)}, got {when!r}")
         if self._turns is not None:
             raise GraceError("Refresher: started already; stop() first")
-        self._turns = Turns(lambda: self._turn(when), interval_s)
+        # What the thread holds must not lead back here, or a refresher that is dropped never ends.
+        self._turns = Turns(self, lambda refresher: refresher._turn(when), interval_s)
         return self
 
     def stop(self) -> None:
@@ -172,6 +178,14 @@ class Refresher:
         if self._turns is not None:
             self._turns.stop()
             self._turns = None
+
+    def __enter__(self) -> "Refresher":
+        """Return the refresher."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop."""
+        self.stop()
 
     def publish_delta(self, delta: Delta) -> int:
         """Give trained rows to what is served, also if a refresh that missed them is under way.
@@ -264,6 +278,7 @@ class Refresher:
         self._deltas.begin(before)
         served = convert(self._model, plan, example=self._example, **self._conversion)
         steps.begin("proved")
+        prove_it_answers(served, self._example)
         caught_up = prove_caught_up(self._model, served, profile, self._deltas, steps)
         steps.begin("flipped")
         with self._deltas.lock:

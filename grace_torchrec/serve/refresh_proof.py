@@ -1,11 +1,15 @@
 """The proof of a refresh: taken again where trained rows came between the two models.
 
-Flow: new model -> catches up with deltas -> *prove_caught_up* -> the flip.
+Flow: new model -> *prove_it_answers* -> catches up with deltas -> *prove_caught_up* -> the flip.
 """
+
+from typing import Any
 
 from torch import nn
 
 from grace_torchrec.errors import GraceError
+from grace_torchrec.schedule.touched import cloned
+from grace_torchrec.serve.live_model import LiveModel
 from grace_torchrec.serve.proof import prove
 from grace_torchrec.serve.refresh_deltas import DeltaLog
 from grace_torchrec.serve.refresh_record import Steps
@@ -13,6 +17,22 @@ from grace_torchrec.serve.served import Served
 from grace_torchrec.traces.profile import Profile
 
 PROOFS, WAIT_S = 8, 0.5  # most proofs of a new model, and from one to the next without a delta
+
+
+def prove_it_answers(served: Served, example: tuple[Any, ...]) -> None:
+    """Refuse a model that does not answer a whole batch the way an engine asks it.
+
+    The other proof goes collection by collection, which no request does.
+
+    Args:
+        served: The new model.
+        example: The model's positional arguments.
+
+    Raises:
+        Exception: whatever it raises.
+    """
+    live = LiveModel(served, None)
+    live.compute(live.prepare(cloned(example)))
 
 
 def prove_caught_up(

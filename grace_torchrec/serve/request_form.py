@@ -104,7 +104,8 @@ def _kind_of_container(
     if not is_known(value):
         return Alone()  # what else it knows would be lost, or its mates'
     if type(value) is defaultdict:
-        return defaultdict, value.default_factory, keys, kinds
+        factory = value.default_factory
+        return defaultdict, factory if isinstance(factory, Hashable) else Alone(), keys, kinds
     return type(value), keys, kinds
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -95,11 +95,18 @@ class RequestQueue:
         """Return how many requests wait."""
         return len(self.waiting)
 
-    def put(self, request: Request) -> Taken | None:
-        """Add a request.
+    def make_room(self) -> Taken | None:
+        """Where the queue is full, take out what nobody waits for any more.
 
         Returns:
-            Requests that had to make room, for they were cancelled or too late; None is none.
+            Requests that were cancelled or too late, whoever gets the room; None is none.
+        """
+        with self._changed:
+            full = len(self.waiting) >= self.max_queue
+            return self._make_room() if full and self._can_make_room() else None
+
+    def put(self, request: Request) -> None:
+        """Add a request.
 
         Raises:
             Rejected: the queue is full or closed.
@@ -107,8 +114,6 @@ class RequestQueue:
         with self._changed:
             if self._closed is not None:
                 raise Rejected(self._closed)
-            full = len(self.waiting) >= self.max_queue
-            gone = self._make_room() if full and self._can_make_room() else None
             if len(self.waiting) >= self.max_queue:
                 raise Rejected(
                     f"engine: {self.max_queue} requests wait already; send fewer, or try later"
@@ -116,7 +121,6 @@ class RequestQueue:
             self._append(request)
             if self._sleepers:
                 self._changed.notify()
-        return gone
 
     def put_back(self, requests: list[Request]) -> None:
         """Put started requests in front again, also when closed: they were accepted."""
@@ -207,7 +211,7 @@ class RequestQueue:
                 break
             self.waiting.popleft()
             self.rows -= request.form.rows
-            if not request.started and not request.future.set_running_or_notify_cancel():
+            if not request.started and not begins(request.future):
                 cancelled += 1
                 continue
             late = request.deadline_s is not None and request.deadline_s <= now_s
@@ -244,7 +248,7 @@ class RequestQueue:
             late = request.deadline_s is not None and request.deadline_s <= now_s
             if request.started or not (late or request.future.cancelled()):
                 kept.append(request)
-            elif request.future.set_running_or_notify_cancel():
+            elif begins(request.future):
                 expired.append(request)
             else:
                 cancelled += 1
@@ -255,6 +259,17 @@ class RequestQueue:
             default=math.inf,
         )
         return Taken([], expired, cancelled)
+
+
+def begins(future: "Future[Any]") -> bool:
+    """Let a future run, which nobody can cancel then; False: nobody waits for it any more.
+
+    A caller may have settled its own future; that must not take along what was taken before it.
+    """
+    try:
+        return future.set_running_or_notify_cancel()
+    except (InvalidStateError, RuntimeError):  # which of them depends on the version of Python
+        return False
 
 
 def _note_cancelled(cancelled: threading.Event, future: "Future[Any]") -> None:

@@ -147,3 +147,17 @@ def test_stored_rows_that_move_in_memory_are_found_again(swap_three) -> None:
             inner.share_memory()
         assert torch.equal(swapped(make()).values(), truth)
     assert swapped._direct._tables is not before  # views of freed memory may still read right
+
+
+@torch.no_grad()
+def test_features_that_nobody_reads_fill_no_memory(swap_three) -> None:
+    module = swap_three()
+    wanted = module(made()()).values()
+    for number in range(200):
+        bags = KeyedJaggedTensor(
+            keys=[*KEYS, f"foreign {number}"],
+            values=torch.arange(1, 7),
+            offsets=torch.tensor([0, 2, 4, 6, 6]),
+        )
+        assert torch.equal(module(bags).values(), wanted)
+    assert len(module._direct._tables._by_keys) < 100

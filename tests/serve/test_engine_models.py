@@ -56,6 +56,48 @@ def test_a_served_model_answers_merged_requests_as_the_stock_one_does(
         assert sum(held.plain_batches for held in served.collections.values()) == 0
 
 
+class TwoCollections(nn.Module):
+    """Looks up one batch of bags in two collections."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, bags: KeyedJaggedTensor) -> torch.Tensor:
+        return torch.cat([self.first(bags).values(), self.second(bags).values()], dim=1)
+
+
+@pytest.fixture
+def two_of(collection_of, table_of):
+    """Return a function that makes a model of two collections."""
+
+    def make() -> TwoCollections:
+        tables = [table_of("t_item"), table_of("t_seen", features=("seen",))]
+        return TwoCollections(*(collection_of([table]) for table in tables)).eval()
+
+    return make
+
+
+@pytest.mark.parametrize("way", ["served", "swapped"])
+def test_bags_are_rewritten_for_every_collection_if_they_are_for_one(
+    two_of, model_plan, way
+) -> None:
+    model = two_of()
+    in_line = {"num_hbm_sums": 0, "clusters": None, "lookup": "fused"}
+    plan = model_plan(model, {"t_seen": in_line}, num_hbm_sums=2, lookup="ahead")
+    batches = [request_of(seed, 2)[1] for seed in range(4)]
+    wanted = [model(bags) for bags in batches]
+    if way == "served":
+        answers = grace.convert(model, plan, example=(batches[0],), streams=1)
+    else:
+        assert grace.accelerate_(model, plan).modules
+        answers = model
+    with Engine(answers) as engine, torch.no_grad():
+        futures = [engine.submit(bags) for bags in batches]
+        for future, one in zip(futures, wanted, strict=True):
+            assert close(future.result(PATIENCE_S), one)
+
+
 def test_empty_requests_are_answered_alone_and_among_others(model_of, served_of) -> None:
     model = model_of()
     served = served_of(model)

@@ -6,8 +6,9 @@ import time
 import pytest
 import torch
 
+from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.request_form import form_of
-from grace_torchrec.serve.request_queue import Rejected, Request, RequestQueue
+from grace_torchrec.serve.request_queue import DeadlineExceeded, Rejected, Request, RequestQueue
 
 
 def request(deadline_s: float | None = None) -> Request:
@@ -37,6 +38,7 @@ def full() -> tuple[Looks, Request]:
 
 
 def rejected(queue: RequestQueue) -> None:
+    assert queue.make_room() is None
     with pytest.raises(Rejected, match="2 requests wait already"):
         queue.put(request())
 
@@ -51,9 +53,10 @@ def test_a_rejection_does_not_look_through_what_waits(full) -> None:
 def test_a_cancelled_request_makes_room_once(full) -> None:
     queue, first = full
     assert first.future.cancel()
-    gone = queue.put(request())
+    gone = queue.make_room()
     assert gone is not None
     assert gone.cancelled == 1
+    queue.put(request())
     rejected(queue)
     assert queue.looks == 1
 
@@ -64,9 +67,10 @@ def test_a_late_request_makes_room_once(full) -> None:
     late = request(-1)
     queue.put(late)
     queue.put(request())
-    gone = queue.put(request())
+    gone = queue.make_room()
     assert gone is not None
     assert gone.expired == [late]
+    queue.put(request())
     rejected(queue)
     assert queue.looks == 1
 
@@ -76,3 +80,41 @@ def test_deadlines_of_requests_that_were_taken_are_forgotten(full) -> None:
     queue.take()
     queue.put(request())
     assert queue._earliest_s == math.inf
+
+
+def test_a_future_that_its_caller_settled_takes_no_other_along(full) -> None:
+    queue, _ = full
+    queue.take()
+    late, kept = request(-1), request()
+    queue.put(late)
+    queue.put(kept)
+    late.future.set_result("of the caller's own")
+    gone = queue.make_room()
+    assert gone is not None
+    assert (gone.expired, gone.cancelled) == ([], 1)
+    settled = request()
+    queue.put(settled)
+    settled.future.set_exception(ValueError())
+    taken = queue.take()
+    assert taken is not None
+    assert (taken.requests, taken.cancelled) == ([kept], 1)
+
+
+def test_a_late_request_is_told_also_if_the_next_one_is_rejected(double) -> None:
+    model = double()
+    with Engine(model, max_queue=2) as engine:
+        first = model.held_by(engine)
+        late = engine.submit(torch.tensor([1.0]), deadline_s=0)
+        waits, again = engine.submit(torch.tensor([2.0])), request()
+        assert again.future.set_running_or_notify_cancel()
+        again.started = True
+        engine._queue.put_back([again])  # of a worker that ended: two wait beside it already
+        with pytest.raises(Rejected):
+            engine.submit(torch.tensor([3.0]))
+        told_at_once = late.done()
+        model.free.set()
+        assert told_at_once
+        assert isinstance(late.exception(), DeadlineExceeded)
+        assert [f.result(60).tolist() for f in (first, again.future, waits)] == [[200], [0], [4]]
+    told = engine.metrics.snapshot()
+    assert (told.accepted, told.answered, told.expired, told.rejected) == (3, 3, 1, 1)

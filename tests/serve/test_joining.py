@@ -1,6 +1,6 @@
 """Joining requests and splitting the output gives each request what it gets alone."""
 
-from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -14,7 +14,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.rewrite_ahead import rewrite_one, swapped_modules
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve import joining
-from grace_torchrec.serve.joining import CannotSplit, join, join_bags, split
+from grace_torchrec.serve.joining import join, join_bags, split
 from grace_torchrec.serve.request_form import blank_row, form_of
 
 KEYS = ["a", "b"]
@@ -156,21 +156,13 @@ def test_an_output_is_split_by_rows_in_every_container() -> None:
     values = torch.arange(6.0).reshape(3, 2)
     keyed = KeyedTensor(keys=KEYS, length_per_key=[1, 1], values=values)
     output = {"t": values, "more": [Pair(keyed, None)], "o": OrderedDict(x=values[:, 0])}
-    first, nothing, last = split(defaultdict(int, output), [1, 0, 2])
+    first, nothing, last = split(defaultdict(int, output), [1, 0, 2], [0, 0, 0])
     assert last["else"] == 0
     assert first["t"].tolist() == [[0, 1]]
     assert nothing["t"].shape == (0, 2)
     assert last["more"][0].left["b"].tolist() == [[3], [5]]
     assert last["more"][0].right is None
     assert list(last["o"]["x"]) == [2, 4]
-
-
-@pytest.mark.parametrize(
-    "output", [torch.tensor(1.0), torch.zeros(2, 3), 1.5, {"x": torch.zeros(4)}], ids=repr
-)
-def test_an_output_without_a_row_for_each_row_is_not_split(output) -> None:
-    with pytest.raises(CannotSplit):
-        split(output, [1, 2])
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
@@ -262,8 +254,3 @@ def test_a_blank_row_is_of_the_same_kind_and_any_model_takes_it() -> None:
     )
     pooled = EmbeddingBagCollection([table], is_weighted=True)(blank[1])
     assert pooled.values().tolist() == [[0, 0, 0, 0]]
-
-
-def test_an_output_of_a_container_that_knows_more_is_not_split() -> None:
-    with pytest.raises(CannotSplit, match="Counter"):
-        split(Counter(a=torch.zeros(2)), [1, 1])

@@ -2,6 +2,7 @@
 
 import sys
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,7 +15,10 @@ from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.serve.metrics import BUCKETS_S, EngineMetrics, Now
 from grace_torchrec.serve.prometheus import GraceCollector, flat, serve_metrics
+from grace_torchrec.serve.shadow import ShadowCounts
+from grace_torchrec.serve.shared_streams import StreamLoad
 from grace_torchrec.traces.profile import Profile, TableProfile
 from grace_torchrec.traces.synthetic import generate
 
@@ -39,6 +43,7 @@ class State:
     outlook_error_us: float = 40.0
     model: str = "ours"
     shadow: Shadow = field(default_factory=Shadow)
+    streams: dict[int, StreamLoad] = field(default_factory=dict)
 
 
 class Metrics:
@@ -82,6 +87,42 @@ def test_counts_gauges_and_latencies_have_their_units():
     assert found["grace_outlook_error_seconds",] == pytest.approx(40e-6)
     assert found["grace_shadow_compared_total",] == 5
     assert found["grace_model_info", ("model", "ours")] == 1
+
+
+def test_each_stream_is_a_label_and_what_it_launched_is_a_count():
+    metrics = Metrics()
+    assert not [key for key in scrape(GraceCollector(metrics)) if "stream" in key[0]]
+    metrics.state.streams = {0: StreamLoad(250.0, 5), 1: StreamLoad(0.0, 7)}
+    found = scrape(GraceCollector(metrics))
+    streams = {key: value for key, value in found.items() if key[0].startswith("grace_streams")}
+    assert streams == {
+        ("grace_streams_backlog_seconds", ("stream", "0")): pytest.approx(250e-6),
+        ("grace_streams_backlog_seconds", ("stream", "1")): 0,
+        ("grace_streams_launched_total", ("stream", "0")): 5,
+        ("grace_streams_launched_total", ("stream", "1")): 7,
+    }
+
+
+def test_latencies_of_replicas_add_up():
+    replicas = [EngineMetrics(now), EngineMetrics(now)]
+    for metrics, latencies_s in zip(
+        replicas, ([1e-4, 1e-3, 0.04], [0.04, 99.0, 0.02]), strict=True
+    ):
+        metrics.answered(latencies_s[:1])
+        metrics.answered(latencies_s[1:])
+    found = Counter()
+    for metrics in replicas:
+        found.update(scrape(GraceCollector(metrics)))
+    name = "grace_request_duration_seconds"
+    below = {key[1][1]: found[key] for key in found if key[0] == f"{name}_bucket"}
+    assert [float(bound) for bound in below] == [*BUCKETS_S, float("inf")]
+    assert list(below.values()) == [1, 2, 2, 2, 2, 3, 5, 5, 5, 5, 5, 5, 5, 5, 6]
+    assert found[f"{name}_count",] == 6
+    assert found[f"{name}_sum",] == pytest.approx(99.1011)
+
+
+def now():
+    return Now(0, 0, "ours", 0, 0.0, 0.0, ShadowCounts(), {})
 
 
 def test_every_scrape_sees_the_state_of_its_moment():

@@ -1,7 +1,10 @@
 """A refresh follows the bags, is proven, and flips between batches."""
 
+import gc
 import threading
 import time
+import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -189,6 +192,22 @@ def test_it_looks_by_itself_until_it_is_stopped(first) -> None:
     refresher.stop()
     assert refresher.history[-1].outcome == "flipped"
     assert_answers(refresher.served, model, WORLDS[1])
+
+
+@pytest.mark.parametrize("way", ["dropped", "left"])
+def test_a_refresher_that_is_let_go_of_looks_no_more(first, way) -> None:
+    before = set(threading.enumerate())
+    refresher, _ = refresher_of(first[0], None)
+    with refresher.start(3600) if way == "left" else nullcontext():
+        if way == "dropped":
+            refresher.start(3600)
+        (thread,) = set(threading.enumerate()) - before
+    gone = weakref.ref(refresher)
+    del refresher
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert gone() is None
 
 
 TAIL = 30_000  # rows that only rare ids name

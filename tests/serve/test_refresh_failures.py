@@ -22,6 +22,7 @@ from refresh_world import (
 
 import grace_torchrec as grace
 from grace_torchrec.errors import GraceError
+from grace_torchrec.modules.rewritten_batch import RewrittenBatch
 from grace_torchrec.serve import refresh as refresh_module
 from grace_torchrec.serve import refresh_proof
 from grace_torchrec.serve.refresh_deltas import DeltaLog
@@ -86,6 +87,24 @@ def test_a_model_that_computes_something_else_is_not_served(first, monkeypatch) 
     assert record.outcome == "failed"
     assert "times as far from the stock model" in record.error
     assert record.worst > 1
+    assert refresher.served is served
+
+
+def test_a_model_that_answers_no_batch_as_an_engine_asks_it_is_not_served(
+    first, monkeypatch
+) -> None:
+    model, served = converted(first)
+    refresher, recorder = refresher_of(model, served)
+    observe(recorder, WORLDS[1])
+
+    def prepare(live, batch):
+        """Bags are rewritten for other collections than those that want them."""
+        return (RewrittenBatch(batch[0], {}),)
+
+    monkeypatch.setattr(refresh_proof.LiveModel, "prepare", prepare)
+    record = refresher.refresh_now()
+    assert (record.outcome, record.reason) == ("failed", "while it proved")
+    assert "PlanMismatch" in record.error
     assert refresher.served is served
 
 
