@@ -1,13 +1,15 @@
 """Kept: a schedule as plain values, so that the same model is scheduled again without a search.
 
 Flow: Schedule -> *KeptSchedule* -> file -> *schedule_again* with the newly traced model -> Scheduled.
-Nothing in a file is believed: the costs must be those of the traced operators, the order must
-respect their needs, waits are formed anew, and the steps that are written are proven free of races
-like those of a search.
+Nothing in a file is believed but which nodes are operators: whether one copies may depend on the
+batch.  What they need is seen by a run, the order must respect it, waits are formed anew, and the steps
+that are written are proven free of races like those of a search.  A schedule that does not hold, as one
+of an earlier release may not, is searched again.
 Shapes: n operators.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -17,9 +19,11 @@ from grace_torchrec.schedule.issue_order import fewest_waits
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts, single_stream
-from grace_torchrec.schedule.stream_pass import Scheduled, carried_out
+from grace_torchrec.schedule.stream_pass import Scheduled, carried_out, schedule_
 from grace_torchrec.schedule.touched import cloned, touched
 from grace_torchrec.schedule.tracing import code_hash, op_graph
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class KeptSchedule:
     """What a schedule decided.
 
     Attributes:
-        names: Of the operators, in order; every other node shows the memory of one of them.
+        names: Of the operators, in order; every other node is issued with the one it follows, as a
+            view, and may be a copy on another batch than that of the search.
         stream_n: Stream of each operator.
         order_n: Operators in the order in which the host issues them.
         code: Hash of the traced nodes.
@@ -102,8 +107,11 @@ def schedule_again(
 ) -> Scheduled:
     """Schedule a traced model as it was scheduled before: nothing is measured or searched.
 
+    Where the kept schedule does not hold for what the example shows, both are done again, and a
+    warning says why.
+
     Args:
-        gm: The traced model; it is not changed.
+        gm: The traced model; changed in place by a new search.
         example: Positional arguments of one batch, on the model's device.
         machine: Streams at most, and what a wait costs.
         costs: Of its operators.
@@ -111,16 +119,44 @@ def schedule_again(
 
     Raises:
         PlanMismatch: the model computes something else.
-        GraceError: the schedule is none of this model, or has a race.
+        GraceError: the schedule of a new search has a race.
     """
     if code_hash(gm) != kept.code:
         raise PlanMismatch(
             f"schedule: was made for another model than this {type(gm).__name__}: its operators, "
             "or their arguments, differ"
         )
-    graph = op_graph(gm, type(gm).__name__, touched(gm, cloned(example)))
+    try:
+        again = _as_kept(gm, example, machine, costs, kept)
+        why_not = again.reason if kept.reason is None else None
+    except GraceError as error:
+        why_not = str(error)
+    if why_not is None:
+        return again
+    _log.warning(
+        "schedule: that kept for %s does not hold, it is searched again: %s",
+        type(gm).__name__, why_not,
+    )  # fmt: skip
+    return schedule_(gm, example, machine.streams, wait_us=machine.wait_us)
+
+
+def _as_kept(
+    gm: fx.GraphModule,
+    example: tuple[Any, ...],
+    machine: Machine,
+    costs: OpStats,
+    kept: KeptSchedule,
+) -> Scheduled:
+    """Schedule the kept operators of a model of the same code, with the needs that a run shows.
+
+    Raises:
+        GraceError: the model has other operators, or their order does not respect their needs.
+    """
+    graph = op_graph(gm, type(gm).__name__, touched(gm, cloned(example)), frozenset(kept.names))
     if tuple(op.name for op in graph.ops) != kept.names:
-        raise GraceError(f"kept schedule of {graph.name!r}: has other operators; schedule it again")
+        raise GraceError(f"kept schedule of {graph.name!r}: has other operators")
+    # Needs, which the fingerprint covers, may be others on this batch; the operators are the same.
+    costs = replace(costs, fingerprint=graph.fingerprint())
     schedule = kept.schedule(graph, costs, machine)
     if kept.reason is not None:
         return Scheduled(gm, False, kept.reason, schedule, stats=costs, code=kept.code)

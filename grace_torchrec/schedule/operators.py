@@ -8,11 +8,12 @@ resource: all queries share it, so one stream orders them.
 Shapes: n operators.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from torch import fx
 
+from grace_torchrec.errors import GraceError
 from grace_torchrec.schedule.op_graph import Op, order_by_resource
 from grace_torchrec.schedule.touched import Touched, is_view, target_name
 
@@ -36,14 +37,21 @@ GATHERS = frozenset(
 )
 
 
-def operators(gm: fx.GraphModule, touched: Mapping[str, Touched]) -> tuple[Op, ...]:
+def operators(
+    gm: fx.GraphModule, touched: Mapping[str, Touched], names: Collection[str] | None = None
+) -> tuple[Op, ...]:
     """Return the operators of a traced model in its order.
 
     Args:
         gm: The traced model.
         touched: What each node touches, by its name.
+        names: Of the nodes that are operators, as decided before: all others are views, though they
+            may copy on another batch.  Default: what ``touched`` shows.
+
+    Raises:
+        GraceError: a node that is to be a view writes, or follows two operators.
     """
-    found = _Found(gm)
+    found = _Found(gm, names)
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             found.follows[node] = set()
@@ -57,8 +65,8 @@ def operators(gm: fx.GraphModule, touched: Mapping[str, Touched]) -> tuple[Op, .
 class _Found:
     """What is known of the nodes so far."""
 
-    def __init__(self, gm: fx.GraphModule) -> None:
-        self.gm = gm
+    def __init__(self, gm: fx.GraphModule, names: Collection[str] | None) -> None:
+        self.gm, self.names = gm, names
         self.ops: list[Op] = []
         self.uses_n: list[tuple[set[str], set[str]]] = []  # memory that each reads and writes
         self.before_n: list[int] = []  # those that each transitively needs, as bit sets
@@ -76,12 +84,24 @@ class _Found:
         for known in (self.maker, self.writer):
             needs |= {known[name] for name in touched.reads | touched.writes if name in known}
         needs = self._last_in_place(needs)
-        if not touched.writes and not touched.makes and (touched.shows or is_view(node)):
-            last = self._last(needs)
-            if len(last) <= 1:
-                self._attach(node, touched, last)
-                return
-        self._operator(node, touched, needs)
+        last = self._last(needs)
+        if self._is_shown_with(node, touched, last):
+            self._attach(node, touched, last)
+        else:
+            self._operator(node, touched, needs)
+
+    def _is_shown_with(self, node: fx.Node, touched: Touched, last: set[int]) -> bool:
+        """Return whether a node is a view of the operator that it follows.
+
+        Raises:
+            GraceError: it was one, and cannot be.
+        """
+        can = not touched.writes and len(last) <= 1
+        if self.names is None:
+            return can and not touched.makes and bool(touched.shows or is_view(node))
+        if node.name not in self.names and not can:
+            raise GraceError(f"{node.name!r} was a view; it writes, or takes two operators to show")
+        return node.name not in self.names
 
     def _attach(self, node: fx.Node, touched: Touched, last: set[int]) -> None:
         """Let a view follow one operator, or none where it shows an input."""
@@ -92,6 +112,7 @@ class _Found:
             for name in touched.reads:
                 if self.maker.get(name) != self.root_n[place]:
                     self.readers.setdefault(name, []).append(place)
+            self.maker.update(dict.fromkeys(touched.makes, place))  # a copy, where names are given
 
     def _operator(self, node: fx.Node, touched: Touched, needs: set[int]) -> None:
         """Add an operator: in place of another, or with memory of its own."""

@@ -6,7 +6,7 @@ Flow: model -> torch.fx -> *GraphModule* -> *OpGraph*.  Collections of embedding
 
 import hashlib
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -74,6 +74,7 @@ def op_graph(
     gm: fx.GraphModule,
     name: str | None = None,
     touched: Mapping[str, Touched] | None = None,
+    names: Collection[str] | None = None,
 ) -> OpGraph:
     """Return the operators of a traced model.
 
@@ -81,8 +82,12 @@ def op_graph(
         gm: The traced model.
         name: Of the graph; default: that of its class.
         touched: What each node reads and writes, from a run; default: what its name says.
+        names: Of the nodes that are operators; default: what ``touched`` shows.
+
+    Raises:
+        GraceError: another node than ``names`` can be no view.
     """
-    found = operators(gm, assumed(gm) if touched is None else touched)
+    found = operators(gm, assumed(gm) if touched is None else touched, names)
     return OpGraph(name or type(gm).__name__, found)
 
 
