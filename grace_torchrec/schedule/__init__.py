@@ -7,8 +7,8 @@ This package knows no plan and imports neither torchrec nor fbgemm.
 Read in this order:
 
 - the verb: stream_pass;
-- the operators: tracing, touched (whose memory they read and write), operators, op_graph, resources
-  (what they share), csr, fusing (as a compiler leaves them);
+- the operators: tracing, touched (whose memory they read and write), copied, operators, op_graph,
+  resources (what they share), csr, fusing (as a compiler leaves them);
 - their costs: op_stats, profiling, launches, roofline;
 - a schedule: schedule, priority, search, alike, issue_order, held_bytes, kept, exact (the shortest);
 - the model that follows it: lower, lifetimes, graph_module, straight_code, backends, tensor_pool;

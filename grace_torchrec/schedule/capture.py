@@ -13,12 +13,14 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 
 from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.schedule.copied import cloned, copied
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.stream_pass import schedule_
-from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.touched import touched
 from grace_torchrec.schedule.tracing import op_graph, trace
 
 DENSE = "submod_1"
+leaves = torch.utils._pytree.tree_leaves
 
 
 def split_dense(model: nn.Module, example: tuple[Any, ...]) -> fx.GraphModule:
@@ -110,13 +112,13 @@ class GraphedPart(nn.Module):
 
     Args:
         module: What is captured.
-        inputs: Tensors of the shapes that will come.
+        inputs: Of the shapes that will come.
     """
 
     def __init__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         super().__init__()
         self.module = module
-        self.inputs = [t.clone() if isinstance(t, Tensor) else t for t in inputs]
+        self.inputs = copied(inputs, torch.clone)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.inference_mode():
@@ -158,17 +160,32 @@ def copy_in(captured: Sequence[Any], given: Sequence[Any]) -> None:
     for number, (own, value) in enumerate(zip(captured, given, strict=True)):
         if _form(own) != _form(value):  # copy_ would repeat one row for all
             raise GraceError(
-                f"captured dense part: input {number} is {_form(value)}, it was captured for "
-                f"{_form(own)}; pad the batch to the example's shapes or capture it again"
+                f"captured dense part: input {number} is {_told(value)}, it was captured for "
+                f"{_told(own)}; pad the batch to the example's shapes or capture it again"
             )
-    for own, value in zip(captured, given, strict=True):
+    for own, value in zip(leaves(captured), leaves(given), strict=True):
         if isinstance(own, Tensor):
             own.copy_(value)
 
 
-def _form(value: Any) -> Any:
-    """Return what a captured input must keep: shape and type of a tensor, else the value."""
-    return (tuple(value.shape), str(value.dtype)) if isinstance(value, Tensor) else value
+def _form(value: Any) -> tuple[list[Any], Any]:
+    """Return what a captured input must keep: containers, keys, and each part in them.
+
+    Of a tensor, shape and type; of anything else, itself.
+    """
+    parts, containers = torch.utils._pytree.tree_flatten(value)
+    return [
+        (tuple(part.shape), str(part.dtype)) if isinstance(part, Tensor) else part for part in parts
+    ], containers
+
+
+def _told(value: Any) -> str:
+    """Return the form of an input for a message."""
+    parts, containers = _form(value)
+    if containers.is_leaf():
+        return str(parts[0])
+    keys = f" of {containers.context}" if containers.context else ""
+    return f"{type(value).__name__}{keys}: {', '.join(map(str, parts))}"
 
 
 def _sparse_nodes(gm: fx.GraphModule, graph: OpGraph) -> set[str]:

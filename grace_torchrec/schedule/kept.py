@@ -15,12 +15,13 @@ from typing import Any
 from torch import fx
 
 from grace_torchrec.errors import GraceError, PlanMismatch
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.issue_order import fewest_waits
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.schedule import Machine, Schedule, predicted_starts, single_stream
 from grace_torchrec.schedule.stream_pass import Scheduled, carried_out, schedule_
-from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.touched import touched
 from grace_torchrec.schedule.tracing import code_hash, op_graph
 
 _log = logging.getLogger(__name__)

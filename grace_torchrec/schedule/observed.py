@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.graph_module import (
     begin_query,
     record_event,
@@ -21,7 +22,7 @@ from grace_torchrec.schedule.graph_module import (
 from grace_torchrec.schedule.program import Instruction, Launch, Program, Record, Wait
 from grace_torchrec.schedule.race_check import Race, find_races
 from grace_torchrec.schedule.same_values import same_values
-from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.touched import touched
 
 CALLER = "the caller"
 KEPT = (begin_query, release_values, retire_values)  # calls of the host that touch no memory

@@ -18,10 +18,10 @@ from torch import Tensor, fx
 
 from grace_sharding.calibration import load_now
 from grace_torchrec.errors import NotSupported
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.launches import RANGE_PREFIX, VIEW_PREFIX, from_chrome_trace
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats, Timed
-from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.timing import Samples
 
 CPU_LAUNCH_US = 3.0  # host time of a kernel launch, where only a CPU was measured

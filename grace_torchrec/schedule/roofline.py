@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
-from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import example_refused
 
 
@@ -62,10 +62,10 @@ def roofline(
     Raises:
         GraceError: the example is not a batch of this model.
     """
-    shapes = _Shapes(gm)
+    shapes, example = _Shapes(gm), cloned(example)
     try:
         with torch.inference_mode():
-            shapes.run(*cloned(example))
+            shapes.run(*example)
     except Exception as error:  # whatever the model's own code raises
         raise example_refused(graph.name, error) from error
     nodes = {node.name: node for node in gm.graph.nodes}

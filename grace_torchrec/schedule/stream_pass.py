@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from grace_torchrec.arguments import expect, expect_model, expect_number
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.schedule.backends import CudaBackend, StreamBackend
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.graph_module import (
     STREAMS,
     attach,
@@ -34,7 +35,7 @@ from grace_torchrec.schedule.resources import resource_pins
 from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine, Schedule, single_stream, why_single_stream
 from grace_torchrec.schedule.search import make_schedule
-from grace_torchrec.schedule.touched import cloned, touched
+from grace_torchrec.schedule.touched import touched
 from grace_torchrec.schedule.tracing import (
     LEAVES,
     code_hash,

@@ -5,13 +5,14 @@ was lowered.  Memory has the name of what first showed it: an input, a weight, a
 seen by PyTorch's version counters, and by the names of operators that write in place.
 """
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+from grace_torchrec.schedule.copied import tensors_in
 
 Names = frozenset[str]
 IN_PLACE = frozenset(
@@ -52,7 +53,6 @@ VIEWS = frozenset(
     ]
 )
 SHORT_LIST = 1000  # longer ones of a module are not searched for tensors
-DEPTH = 3  # of objects inside objects that are searched for tensors
 
 
 @dataclass(frozen=True)
@@ -86,20 +86,6 @@ def touched(gm: fx.GraphModule, example: tuple[Any, ...]) -> dict[str, Touched]:
     with torch.inference_mode(False), torch.no_grad():  # inference tensors have no version
         run.run(*example)
     return run.found
-
-
-def cloned(example: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a batch of its own memory, for a model may write its inputs.
-
-    Args:
-        example: Positional arguments; what is one tensor in it stays one.
-    """
-    with torch.inference_mode(False), torch.no_grad():
-        try:
-            return copy.deepcopy(example)
-        except RuntimeError:  # a tensor that was computed with gradients cannot be copied as it is
-            plain = torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, example)
-            return copy.deepcopy(plain)
 
 
 def assumed(gm: fx.GraphModule) -> dict[str, Touched]:
@@ -154,21 +140,6 @@ def named_writes(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
     if in_place and node.args:
         fx.node.map_arg(node.args[0], written.append)
     return written
-
-
-def tensors_in(value: Any, depth: int = DEPTH) -> Iterator[Tensor]:
-    """Yield the tensors of a value: in containers, and in the attributes of plain objects.
-
-    Args:
-        value: Anything.
-        depth: Of objects in objects that are searched.
-    """
-    for leaf in torch.utils._pytree.tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            yield leaf
-        elif depth and not isinstance(leaf, nn.Module | type):
-            inside = leaf if isinstance(leaf, Mapping) else getattr(leaf, "__dict__", {})
-            yield from tensors_in(list(inside.values()), depth - 1)
 
 
 def _shown(found: Mapping[str, Touched], nodes: Iterable[fx.Node]) -> Names:

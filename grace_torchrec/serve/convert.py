@@ -21,12 +21,12 @@ from grace_torchrec.modules.refusals import refused_modules
 from grace_torchrec.plans.files import check_plan_fits
 from grace_torchrec.plans.plan import Plan, TablePlan
 from grace_torchrec.plans.table_spec import table_specs
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.kept import KeptSchedule, schedule_again
 from grace_torchrec.schedule.op_stats import OpStats
 from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.stream_pass import Scheduled, schedule_
-from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import LEAVES, trace
 from grace_torchrec.serve.copies import put_everywhere, skeleton_of
 from grace_torchrec.serve.masters import Masters, grouped_items
@@ -217,11 +217,12 @@ def schedule(
         GraceError: the example is not a batch of this model.
         PlanMismatch: costs and schedule are those of a model that computes something else.
     """
+    given = cloned(example)
     try:
         whole = all(collection.is_whole for collection in collections.values())
         with torch.no_grad(), nullcontext() if whole else devices_told():
             # Collections note the order of their features now, shards their devices.
-            wanted = eager(*cloned(example))
+            wanted = eager(*given)
     except Exception as error:  # whatever the model's own code raises
         told = str(error) if isinstance(error, GraceError) else f"{type(error).__name__}: {error}"
         raise GraceError(f"convert: the model refuses the example: {told}") from error

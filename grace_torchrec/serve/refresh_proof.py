@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.schedule.touched import cloned
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.serve.live_model import LiveModel
 from grace_torchrec.serve.proof import prove
 from grace_torchrec.serve.refresh_deltas import DeltaLog

@@ -18,7 +18,7 @@ from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from grace_torchrec.containers import is_known
 from grace_torchrec.recent import Recent
-from grace_torchrec.schedule.touched import cloned
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.serve.joining import CannotSplit
 from grace_torchrec.serve.request_form import Alone, blank_row
 

@@ -21,8 +21,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.modules.rewrite_ahead import rows_of
 from grace_torchrec.modules.rewritten_batch import RewrittenBatch
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.same_values import same_values
-from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.serve.copies import twin_of
 from grace_torchrec.serve.parts import parts_of_rows
 from grace_torchrec.serve.table_batch_collection import TABLE_BATCH, TableBatchCollection

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from torch import nn
+from torchrec import KeyedTensor
 
 from bench.scheduling.random_graphs import random_problem
 from grace_torchrec.errors import GraceError, NotSupported
@@ -18,13 +19,14 @@ from grace_torchrec.schedule.capture import (
     refuse_written_inputs,
     split_dense,
 )
+from grace_torchrec.schedule.copied import cloned, tensors_in
 from grace_torchrec.schedule.op_graph import OpGraph
 from grace_torchrec.schedule.op_stats import OpStat, OpStats
 from grace_torchrec.schedule.replay import replay_us
+from grace_torchrec.schedule.same_values import same_values
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import schedule_
-from grace_torchrec.schedule.touched import cloned
 from grace_torchrec.schedule.tracing import op_graph
 
 
@@ -106,6 +108,44 @@ def test_a_batch_of_other_shapes_is_refused_and_not_repeated(given, message):
     assert not captured[0].any()
     copy_in(captured, (torch.ones(4, 3), 2))
     assert captured[0].all()
+
+
+def keyed(fill, keys=("a", "b")):
+    """Return a batch of embeddings by name."""
+    return KeyedTensor(list(keys), [1, 2], torch.full((4, 3), fill))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda fill: {"u": torch.full((2, 3), fill), "k": 2},
+        lambda fill: [torch.full((2, 3), fill), (torch.full((1,), fill), None)],
+        keyed,
+    ],
+)
+def test_a_batch_in_containers_is_copied_in(made):
+    captured, given = (made(0.0),), (made(1.0),)
+    copy_in(captured, given)
+    assert same_values(captured, given)
+
+
+@pytest.mark.parametrize(
+    ("captured", "given", "message"),
+    [
+        (
+            {"u": torch.zeros(2)},
+            {"u": torch.ones(1)},
+            r"input 0 is dict of \['u'\]: \(\(1,\), .*for dict",
+        ),
+        ({"u": torch.zeros(2)}, {"v": torch.ones(2)}, r"is dict of \['v'\].*for dict of \['u'\]"),
+        ([torch.zeros(2)], torch.ones(2), r"input 0 is \(\(2,\)"),
+        (keyed(0.0), keyed(1.0, "bc"), r"is KeyedTensor of \(\['b', 'c'\]"),
+    ],
+)
+def test_a_batch_in_other_containers_is_refused(captured, given, message):
+    with pytest.raises(GraceError, match=message):
+        copy_in((captured,), (given,))
+    assert not any(tensor.any() for tensor in tensors_in(captured))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from worker_program import WorkerProgram
 
+from grace_torchrec.schedule.copied import cloned
 from grace_torchrec.schedule.graph_module import to_graph_module
 from grace_torchrec.schedule.lower import lower
 from grace_torchrec.schedule.observed import observed_races
@@ -20,7 +21,6 @@ from grace_torchrec.schedule.roofline import roofline
 from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.schedule.search import make_schedule
 from grace_torchrec.schedule.stream_pass import carried_out, requires, schedule_
-from grace_torchrec.schedule.touched import cloned
 
 WIDTH = 4
 

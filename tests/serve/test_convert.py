@@ -3,6 +3,8 @@
 import copy
 import itertools
 import pickle
+import threading
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -366,3 +368,34 @@ def test_a_collection_left_stock_beside_packed_sums_is_traced(
     assert torch.equal(served(bags), eager(bags))
     if row_dtype in ("table", "fp16"):  # which hold whole numbers exactly
         assert torch.equal(served(bags), model(bags))
+
+
+@dataclass
+class Context:
+    """What a request carries besides numbers."""
+
+    dense: torch.Tensor
+    lock: object
+
+
+class FromContext(nn.Module):
+    """Takes its dense numbers from an object."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, context, bags):
+        return self.inner(context.dense, bags)
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_an_example_may_hold_what_cannot_be_copied(is_trained, model_of, plan_for, batch):
+    inner = model_of()
+    model = FromContext(inner).eval()
+    dense, bags = batch
+    dense = dense.clone().requires_grad_() * 1 if is_trained else dense
+    example = (Context(dense, threading.Lock()), bags)
+    served = convert(model, plan_for(model), example=example)
+    with torch.no_grad():
+        assert torch.equal(served(*example), convert(inner, plan_for(inner), example=batch)(*batch))
