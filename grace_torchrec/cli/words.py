@@ -37,8 +37,10 @@ def in_own_words(message: str) -> str:
     from grace_kernels.errors import ALLOW_BAD_IDS
     from grace_sharding.memory_tiers import NO_HBM_BYTES
     from grace_torchrec.traces.readers.line_errors import (
+        LEAVE_COLUMNS,
         NAME_COLUMNS,
         NAME_FORMAT,
+        NAME_INTERACTIONS,
         NAME_ITEMS,
         SKIP_LINES,
     )
@@ -48,6 +50,8 @@ def in_own_words(message: str) -> str:
         NO_HBM_BYTES: "leave --hbm-bytes out",
         NAME_COLUMNS: "name the columns from the left: --columns user,item,time",
         NAME_FORMAT: "name the format: --format",
+        NAME_INTERACTIONS: "name its format and its columns: --format interactions --columns user,item,...",
+        LEAVE_COLUMNS: "or leave --columns out",
         NAME_ITEMS: "items of any name are numbered by --remap FILE",
         SKIP_LINES: "or leave such lines out: profile --skip-bad-lines",
     }
