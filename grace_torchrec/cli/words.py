@@ -40,8 +40,8 @@ def in_own_words(message: str) -> str:
         LEAVE_COLUMNS,
         NAME_COLUMNS,
         NAME_FORMAT,
-        NAME_INTERACTIONS,
         NAME_ITEMS,
+        READ_AS_LOG,
         SKIP_LINES,
     )
 
@@ -50,7 +50,7 @@ def in_own_words(message: str) -> str:
         NO_HBM_BYTES: "leave --hbm-bytes out",
         NAME_COLUMNS: "name the columns from the left: --columns user,item,time",
         NAME_FORMAT: "name the format: --format",
-        NAME_INTERACTIONS: "name its format and its columns: --format interactions --columns user,item,...",
+        READ_AS_LOG: "read it with --format interactions",
         LEAVE_COLUMNS: "or leave --columns out",
         NAME_ITEMS: "items of any name are numbered by --remap FILE",
         SKIP_LINES: "or leave such lines out: profile --skip-bad-lines",

@@ -15,7 +15,7 @@ from grace_torchrec.errors import GraceError
 # What to do, in Python's words; the command line says these in its own (cli/words.py).
 NAME_ITEMS = "items of any name are numbered by read(names=ItemNames())"
 NAME_COLUMNS = "name the columns from the left: read(columns=('user', 'item', ...))"
-NAME_INTERACTIONS = "name its format and its columns: read(format='interactions', columns=)"
+READ_AS_LOG = "read it with format='interactions'"
 LEAVE_COLUMNS = "or leave columns= out"
 NAME_FORMAT = "name the format: read(format=)"
 SKIP_LINES = "or leave such lines out: stream(bad_lines=BadLines())"

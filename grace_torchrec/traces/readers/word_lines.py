@@ -16,7 +16,8 @@ from grace_torchrec.traces.readers.first_seen import ItemNames
 from grace_torchrec.traces.readers.integer_lines import refuse_empty, text_blocks
 from grace_torchrec.traces.readers.interaction_layout import looks_like_interactions
 from grace_torchrec.traces.readers.line_errors import (
-    NAME_INTERACTIONS,
+    NAME_COLUMNS,
+    READ_AS_LOG,
     BadLines,
     file_error,
     open_source,
@@ -54,7 +55,7 @@ def read_words(
             has no row.
     """
     if looks_like_interactions(path):
-        file_error(path, f"its first line is that of a log; {NAME_INTERACTIONS}")
+        file_error(path, f"its first line is that of a log of interactions; {READ_AS_LOG}")
     first_line, found = 1, 0
     with open_source(path) as source:
         for block in text_blocks(path, source, FORM):
@@ -83,7 +84,8 @@ def _refuse_columns(path: str | os.PathLike[str], lines: Columns) -> None:
     cuts = [mark for mark in OTHER_SEPARATORS if all(mark in word for word in words)]
     if cuts and len(set(words)) == len(words):
         what = f"every line is one word, none of them twice, with {cuts[0].decode()!r} inside"
-        file_error(path, f"{what}; for a log of interactions {NAME_INTERACTIONS}; else {FORM}")
+        todo = f"{READ_AS_LOG} and {NAME_COLUMNS}"
+        file_error(path, f"{what}; if it is a log of interactions, {todo}; else {FORM}")
 
 
 def _checked(

@@ -87,7 +87,7 @@ def test_given_names_are_the_only_ones(tmp_path):
 )  # fmt: skip
 def test_lines_of_a_log_are_no_items(tmp_path, kind, text, said):
     (tmp_path / "t").write_text(text)
-    with pytest.raises(GraceError, match=f"{said}.*name its format and its columns"):
+    with pytest.raises(GraceError, match=f"{said}.*; .*read it with format=.interactions"):
         list(stream(tmp_path / "t", kind, names=ItemNames(), bad_lines=BadLines()))
 
 
