@@ -29,16 +29,14 @@ class Worst:
         batch: The request.
         answer: What was answered.
         other: What the other model answered.
-        answered_by: ``ours`` or ``stock``: the model that answered.
-        compared_with: The other one.
+        models: What answered, and what it was compared with: ``ours`` and ``stock``, or the reverse.
     """
 
     difference: float
     batch: tuple[Any, ...] = field(repr=False)  # whole batches: nobody reads them in a log
     answer: Any = field(repr=False)
     other: Any = field(repr=False)
-    answered_by: str
-    compared_with: str
+    models: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,7 @@ class Shadow:
         """Draw whether a request is to be compared."""
         return self._random.random() < self.share
 
-    def offer(
-        self, batch: tuple[Any, ...], answer: Any, other: Compute, *, by_stock: bool
-    ) -> None:
+    def offer(self, batch: tuple[Any, ...], answer: Any, other: Compute, *, by_stock: bool) -> None:
         """Hand over an answered request; never waits.
 
         Args:
@@ -158,7 +154,7 @@ class Shadow:
         if difference > self.counts.worst_difference:
             counts["worst_difference"] = difference
             models = ("stock", "ours") if by_stock else ("ours", "stock")
-            counts["worst"] = Worst(difference, batch, answer, wanted, *models)
+            counts["worst"] = Worst(difference, batch, answer, wanted, models)
         return ShadowCounts(**counts)
 
 

@@ -46,8 +46,7 @@ def test_the_worst_request_is_told_in_a_line_that_names_the_models(by, double) -
         engine.drain()
         found = engine.metrics.snapshot().shadow
     other = {"ours": "stock", "stock": "ours"}[by]
-    told = f"Worst(difference=1.5, answered_by={by!r}, compared_with={other!r})"
-    assert repr(found.worst) == told
+    assert repr(found.worst) == f"Worst(difference=1.5, models={(by, other)})"
     assert "tensor" not in repr(found)
 
 
