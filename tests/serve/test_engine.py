@@ -205,7 +205,7 @@ def test_a_request_without_arguments_is_refused_unless_the_model_takes_none(doub
             return torch.full((1,), scale)
 
     with Engine(double(), stock=Still().eval()) as engine:
-        with pytest.raises(grace.GraceError, match="no argument has rows.* Double takes .x: "):
+        with pytest.raises(grace.GraceError, match=r"no argument has rows.* Double takes \(x: "):
             engine.submit()
         assert engine.metrics.snapshot().rejected == 1
         engine.use_stock()
