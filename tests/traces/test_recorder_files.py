@@ -257,7 +257,7 @@ def lost_place(tmp_path, interval_s: float) -> TraceRecorder:
 
 def test_a_last_snapshot_that_fails_is_raised_once_and_the_sample_stays(tmp_path) -> None:
     recorder = lost_place(tmp_path, 60)
-    with pytest.raises(grace.GraceError, match="last one was not written .*d is no folder"):
+    with pytest.raises(grace.GraceError, match=r"last one was not written .*d is no folder"):
         recorder.close()
     assert recorder.stats.snapshots == 0
     assert "cannot be written" in recorder.stats.last_error
