@@ -160,6 +160,9 @@ def recorded(stock: nn.Module, batches: Sequence[Request]) -> Profile:
     Args:
         stock: In eval mode.
         batches: All are run and looked at.
+
+    Raises:
+        GraceError: the model refuses a batch.
     """
     recorder = TraceRecorder(
         stock, max_bags=ALL, max_ids=ALL, max_bag_ids=ALL, max_overhead=None, min_support=1
@@ -167,11 +170,24 @@ def recorded(stock: nn.Module, batches: Sequence[Request]) -> Profile:
     recorder.attach()
     try:
         with torch.no_grad():
-            for batch in batches:
-                stock(*batch)
+            for number, batch in enumerate(batches):
+                _run(stock, batch, f"load test: the model refuses batch {number}")
     finally:
         recorder.detach()
     return recorder.profile()
+
+
+def _run(stock: nn.Module, batch: Request, where: str) -> None:
+    """Run a batch; where the model fails, say what is wrong with its bags, or else what it said.
+
+    Raises:
+        GraceError: it does.
+    """
+    try:
+        stock(*batch)
+    except Exception as error:  # whatever the model's own code raises
+        api.profile([batch], stock)  # refuses batches without bags, and ids outside their tables
+        raise GraceError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def _rows_of(batch: Request, where: str) -> int:
