@@ -104,11 +104,7 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         GraceError: ``path`` is something else or holds more, or cannot be written.
     """
     target = Path(path)
-    if target.is_symlink():
-        raise GraceError(f"{target}: is a link; name the {name} folder itself")
-    reason = in_the_way(target, name)
-    if reason is not None:
-        raise GraceError(f"{target}: {reason}; choose another place")
+    expect_place(target, name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
@@ -129,6 +125,32 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
         if lock is not None:
             os.close(lock)
+
+
+def expect_place(path: str | os.PathLike[str], name: str) -> None:
+    """Refuse a place where, as far as can be known now, no folder of a kind can be written.
+
+    Args:
+        path: The folder; what may be replaced there: :func:`in_the_way`.
+        name: Stem of the JSON file that tells its kind.
+
+    Raises:
+        GraceError: ``path`` is something else, a link, or inside of what is no folder to write into.
+    """
+    target = Path(path)
+    try:
+        if target.is_symlink():
+            raise GraceError(f"{target}: is a link; name the {name} folder itself")
+        reason = in_the_way(target, name)
+        above = next(folder for folder in target.absolute().parents if folder.exists())
+    except OSError as error:
+        raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
+    if reason is not None:
+        raise GraceError(f"{target}: {reason}; choose another place")
+    if not above.is_dir():
+        raise GraceError(f"{target}: cannot be written: {above} is no folder; choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise GraceError(f"{target}: cannot be written: {above} lets nobody write; let this user")
 
 
 def in_the_way(path: str | os.PathLike[str], name: str) -> str | None:
