@@ -4,7 +4,17 @@ import copy
 
 import pytest
 import torch
-from refresh_world import DIM, OPTIONS, WORLDS, Engine, converted, model_of, observe, refresher_of
+from refresh_world import (
+    APART,
+    DIM,
+    OPTIONS,
+    WORLDS,
+    Engine,
+    converted,
+    model_of,
+    observe,
+    refresher_of,
+)
 
 import grace_torchrec as grace
 from grace_torchrec.serve.refresh_conversion import conversion_of
@@ -75,9 +85,53 @@ def test_an_engine_says_what_it_answers_with(first) -> None:
         assert refresher.refresh_now().outcome == "flipped"
         assert engine.served is refresher.served is not served
         assert refresher.plan.options == served.plan.options
-        engine.use_stock()
-        assert engine.served is model
-        assert refresher_of(model, engine)[0].served is model
+
+
+def engine_answers(engine: grace.Engine, model: torch.nn.Module) -> bool:
+    """Whether an engine answers with the rows that the model has now."""
+    batch = WORLDS[0][0]
+    with torch.no_grad():
+        return torch.allclose(engine.submit(batch).result(60), model(batch), atol=1e-4)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_trained_rows_reach_what_is_served_while_stock_answers(first, is_named) -> None:
+    model, served = served_as(first, slots=1)
+    with grace.Engine(served, stock=model) as engine:
+        engine.use_stock(True)
+        assert engine.served is served
+        refresher, recorder = refresher_of(model, engine, served=served if is_named else None)
+        assert refresher.plan is served.plan
+        with torch.no_grad():
+            model.sparse.embedding_bags["t_item"].weight[3] = 5.0
+        assert refresher.publish_delta(DELTA) == served.version == 1
+        observe(recorder, WORLDS[1])
+        assert refresher.refresh_now().outcome == "flipped"
+        assert engine.metrics.snapshot().model == "stock"  # theirs to end who asked for it
+        engine.use_stock(False)
+        assert engine.served is refresher.served is not served
+        assert engine_answers(engine, model)
+
+
+def test_trained_rows_reach_what_a_refresher_let_fall_back(first) -> None:
+    model, served = served_as(first, slots=1)
+    with grace.Engine(served, stock=model) as engine:
+        refresher, recorder = refresher_of(model, engine)
+        observe(recorder, APART)
+        assert refresher.refresh_now().outcome == "stock"
+        assert (refresher.plan, refresher.served, engine.served) == (None, model, served)
+        with torch.no_grad():
+            model.sparse.embedding_bags["t_item"].weight[3] = 5.0
+        assert refresher.publish_delta(DELTA) == served.version == 1
+        engine.use_stock(False)
+        assert engine_answers(engine, model)
+        engine.use_stock(True)
+        del refresher
+        other, recorder = refresher_of(model, engine)  # goes on where the other fell back
+        assert other.plan is None
+        observe(recorder, WORLDS[1])
+        assert other.refresh_now().outcome == "flipped"
+        assert engine.metrics.snapshot().model == "ours"
 
 
 def test_what_an_engine_answers_with_must_take_rows(first) -> None:
