@@ -143,8 +143,7 @@ class RowDims:
 
     def _of_kind(self, kind: Hashable) -> _Known:
         """Return what is known of a kind: of joined batches, else of requests that were alone."""
-        found: _Known | None = self._known.get(kind)
-        return found or self._alone.get(kind) or _Known()
+        return self._known.get(kind) or self._alone.get(kind) or _Known()
 
 
 def _teaches(known: _Known, rows: int) -> bool:

@@ -16,6 +16,8 @@ from refresh_world import (
     refresher_of,
 )
 
+from torchrec import KeyedJaggedTensor
+
 import grace_torchrec as grace
 from grace_torchrec.serve.refresh_conversion import conversion_of
 
@@ -46,6 +48,31 @@ def test_how_a_model_was_converted_is_told_from_it(first, row_dtype, deltas) -> 
     )
     assert again.conversion == served.conversion
     assert (again.masters is None) == (served.masters is None) == (not deltas)
+
+
+class Untraceable(torch.nn.Module):
+    """What it computes depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = model_of().sparse
+        self.eval()
+
+    def forward(self, bags: KeyedJaggedTensor) -> torch.Tensor:
+        pooled = self.sparse(bags).values()
+        return -pooled if pooled.sum() > 1e9 else pooled
+
+
+@pytest.mark.parametrize("how", [{}, {"streams": 4}, {"streams": 2}], ids=str)
+def test_a_refresh_does_not_warn_of_streams_that_nobody_asked_for(first, how, caplog) -> None:
+    example, model = (WORLDS[0][0],), Untraceable()
+    served = grace.convert(model, first[1], example=example, **how)
+    asked = "streams" in caplog.text
+    assert asked == bool(how)
+    caplog.clear()
+    again = grace.convert(model, first[1], example=example, **conversion_of(served, {}, None))
+    assert ("streams" in caplog.text) == (how == {"streams": 2})
+    assert again.conversion == served.conversion
 
 
 def test_the_caller_is_right_key_by_key(first) -> None:
