@@ -15,7 +15,6 @@ from refresh_world import (
     observe,
     refresher_of,
 )
-
 from torchrec import KeyedJaggedTensor
 
 import grace_torchrec as grace
