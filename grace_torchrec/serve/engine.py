@@ -127,8 +127,8 @@ class Engine:
 
     @property
     def served(self) -> nn.Module:
-        """What answers the next batch: the model, or the stock model while that is asked for."""
-        return self._switch.answering
+        """The model that is served: it answers, unless :meth:`use_stock` asks for its stock twin."""
+        return self._switch.live.model
 
     def submit(self, *batch: Any, deadline_s: float | None = None) -> "Future[Any]":
         """Accept one request.
