@@ -1,18 +1,20 @@
 """Recent: what was worked out last, and no more than that.
 
-Flow: whoever remembers an answer for a key that callers choose -> *Recent*, which forgets the oldest.
+Flow: whoever remembers an answer for a key that callers choose -> *Recent*, which forgets what was
+not asked for the longest.
 """
 
 import threading
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Other = TypeVar("Other")
 MOST = 64  # a server sees a few forms of batches; callers that vary theirs must not fill its memory
 
 
 class Recent(dict[Key, Value]):
-    """A dict that keeps the entries that were added last; any thread may add.
+    """A dict that keeps the entries that were added, or asked for by ``get``, last; for any thread.
 
     Args:
         most: Entries.
@@ -22,6 +24,11 @@ class Recent(dict[Key, Value]):
     ...     found[number] = number * number
     >>> dict(found)
     {2: 4, 3: 9}
+    >>> found.get(2)
+    4
+    >>> found[4] = 16
+    >>> dict(found)
+    {2: 4, 4: 16}
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -29,8 +36,27 @@ class Recent(dict[Key, Value]):
         self._most, self._lock = most, threading.Lock()
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        """Add an entry; the oldest goes if there are too many."""
+        """Add an entry, or put it last; the first goes if there are too many."""
         with self._lock:
+            self.pop(key, None)
             super().__setitem__(key, value)
             while len(self) > self._most:
                 del self[next(iter(self))]
+
+    @overload
+    def get(self, key: Key, default: None = None, /) -> Value | None: ...
+
+    @overload
+    def get(self, key: Key, default: Value, /) -> Value: ...
+
+    @overload
+    def get(self, key: Key, default: Other, /) -> Value | Other: ...
+
+    def get(self, key: Key, default: Any = None, /) -> Any:
+        """Return an entry, which is the last one then, or the default."""
+        with self._lock:
+            if key not in self:
+                return default
+            value = self.pop(key)
+            super().__setitem__(key, value)
+            return value

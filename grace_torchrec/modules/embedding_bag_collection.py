@@ -62,6 +62,7 @@ class GraceEmbeddingBagCollection(StoredTables):
     """
 
     _FORCE_STATE_DICT_LOAD = True  # DistributedModelParallel then loads by our hooks
+    swap_mark: object = None  # what accelerate_ knows it by; a copy has another one
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ Modules are matched by exact type, instance by instance; nothing is patched by n
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -33,16 +32,15 @@ class Swapped:
             holds at several places stays one module, and each of its paths is listed.
         refused: Dotted path of a module or table -> why it was left alone.
         originals: Dotted path -> the stock module, for :func:`restore_`.
-        replacements: Dotted path -> the module that stands there now, while it lives: a copy of the
-            model holds others, and ``originals`` are not theirs.
+        marks: Dotted path -> ``swap_mark`` of the module that stands there now, by which it is known
+            without being kept.  A copy of the model has marks of its own, for ``originals`` are not
+            its; one that is copied or pickled together with this record has those of the copied record.
     """
 
     modules: dict[str, tuple[str, ...]]
     refused: dict[str, str]
     originals: dict[str, EmbeddingBagCollection] = field(repr=False)
-    replacements: WeakValueDictionary[str, GraceEmbeddingBagCollection] = field(
-        default_factory=WeakValueDictionary, repr=False
-    )
+    marks: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
 
 
 def accelerate_(
@@ -86,6 +84,7 @@ def accelerate_(
             swap = GraceEmbeddingBagCollection(
                 collection, chosen, bad_ids=plan.options.bad_ids, strict=strict, path=path
             )
+            swap.swap_mark = object()
             everywhere = [place for place, module in places if module is collection]
             used |= dict.fromkeys(everywhere, names)
             swaps |= dict.fromkeys(everywhere, swap)
@@ -95,7 +94,7 @@ def accelerate_(
             module.warm_up(torch.get_num_threads())
     for path, module in swaps.items():
         _put(model, path, module)
-    return Swapped(used, refused, originals, WeakValueDictionary(swaps))
+    return Swapped(used, refused, originals, {path: m.swap_mark for path, m in swaps.items()})
 
 
 def _check_not_swapped(model: nn.Module, plan: Plan) -> None:
@@ -122,10 +121,11 @@ def restore_(model: nn.Module, swapped: Swapped) -> None:
             raise PlanMismatch(f"{path}: holds no swapped module; was the model already restored?")
         if module.is_sharded:
             raise NotSupported(f"{path}: is sharded; restore_ before DistributedModelParallel")
-        if module is not swapped.replacements.get(path):
+        if module.swap_mark is not swapped.marks.get(path):
             raise PlanMismatch(
                 f"{path}: was not swapped by this accelerate_ call (a copy of the model?); restore_ the "
-                "model it was called with, and copy that"
+                "model it was called with, and copy that, or copy model and record together: "
+                "copy.deepcopy((model, swapped))"
             )
         present[path] = module
     for path, original in swapped.originals.items():

@@ -23,7 +23,7 @@ from grace_torchrec.serve.request_form import blank_row
 from grace_torchrec.serve.request_queue import DeadlineExceeded, Request, RequestQueue, Taken
 from grace_torchrec.serve.shadow import Shadow, copied
 from grace_torchrec.serve.worker_streams import WorkerStream
-from grace_torchrec.traces.live_hooks import shown_here
+from grace_torchrec.traces.live_hooks import shown_here, unheard_here
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class Answering:
         other = _other(answered.live, answered.with_stock, duties.observe)
         for request, answer in drawn:
             assert duties.shadow is not None
-            duties.shadow.offer(request.batch, answer, other)
+            duties.shadow.offer(request.batch, answer, other, by_stock=answered.with_stock)
 
 
 def expire(taken: Taken, metrics: EngineMetrics) -> None:
@@ -253,9 +253,10 @@ def _parts(
         return [output]
 
     def compute(some: list[tuple[Any, ...]]) -> Any:
-        """Return the output for some of the batches."""
+        """Return the output for some of the batches, which are recorded already."""
         prepared = _prepared(some, live, with_stock)
-        return live.compute(prepared, with_stock=with_stock, in_flight=True)
+        with unheard_here():
+            return live.compute(prepared, with_stock=with_stock, in_flight=True)
 
     return split(output, rows, row_dims.of(kind, batches, rows, output, compute))
 

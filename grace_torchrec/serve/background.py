@@ -3,6 +3,7 @@
 Flow: Refresher -> *in_background*, *Turns*.
 """
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from grace_torchrec.arguments import expect_seconds
 from grace_torchrec.priority import lower_priority
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 def in_background(work: Callable[[], T]) -> T:
@@ -48,25 +50,39 @@ class Turns(Generic[T]):
         owner: Whose turns these are.
         work: Called with the owner; it must not raise, nor hold the owner.
         interval_s: Above 0.
+        is_held: Something holds the owner that ends with what it works for; else an owner that is
+            let go of before it is stopped was perhaps meant to be held, and it is logged.
 
     Raises:
         GraceError: ``interval_s`` is out of range.
     """
 
-    def __init__(self, owner: T, work: Callable[[T], None], interval_s: float) -> None:
+    def __init__(
+        self, owner: T, work: Callable[[T], None], interval_s: float, *, is_held: bool = False
+    ) -> None:
         expect_seconds("Refresher", "interval_s", interval_s)
         self._stopping = threading.Event()
         arguments = weakref.ref(owner), work, interval_s, self._stopping
         self._thread = threading.Thread(
             target=_take_turns, args=arguments, name="grace-refresher", daemon=True
         )
-        weakref.finalize(owner, self._stopping.set).atexit = False
+        weakref.finalize(owner, _let_go, self._stopping, is_held).atexit = False
         self._thread.start()
 
     def stop(self) -> None:
         """End it after the turn under way."""
         self._stopping.set()
         self._thread.join()
+
+
+def _let_go(stopping: threading.Event, is_held: bool) -> None:
+    """End the turns of an owner that is gone."""
+    if not (stopping.is_set() or is_held):
+        logger.warning(
+            "Refresher: nobody holds it any more, so it looks no more; keep it, as in "
+            "refresher = Refresher(..).start(..), or call stop() first"
+        )
+    stopping.set()
 
 
 def _take_turns(

@@ -7,22 +7,22 @@ model's, the shadow's) passes alone.  A model without such a cache has no gates.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 
 class CacheGate:
-    """Lets many pass together, or one alone."""
+    """Lets many pass together, or one alone; who comes first passes first, so nobody waits for ever."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._together = 0
         self._alone = False
+        self._waiting: deque[object] = deque()
 
     @contextmanager
     def passed(self, *, alone: bool) -> Iterator[None]:
@@ -31,8 +31,19 @@ class CacheGate:
         Args:
             alone: With nobody else.
         """
+        turn = object()
+
+        def is_free() -> bool:
+            """Tell whether the turn has come."""
+            return self._waiting[0] is turn and not (self._alone or (alone and self._together))
+
         with self._changed:
-            self._changed.wait_for(lambda: not (self._alone or (alone and self._together)))
+            self._waiting.append(turn)
+            try:
+                self._changed.wait_for(is_free)
+            finally:  # also where the wait is interrupted
+                self._waiting.remove(turn)
+                self._changed.notify_all()
             self._alone = alone
             self._together += not alone
         try:
@@ -56,25 +67,23 @@ class CacheGates:
         modules = () if model is None else model.modules()
         names = {name for one in modules for name in getattr(one, "mutable_resources", ())}
         self.gates = {name: known.get(name) or CacheGate() for name in sorted(names)}
+        self._gpus = frozenset[torch.device]()
+        if model is not None and names:
+            numbers = (*model.parameters(), *model.buffers())
+            self._gpus = frozenset(number.device for number in numbers if number.is_cuda)
 
     @contextmanager
-    def passed(self, *, alone: bool) -> Iterator[list[Any]]:
-        """Hold all of them, always in the same order; yield a list for the output.
+    def passed(self, *, alone: bool) -> Iterator[None]:
+        """Hold all of them, always in the same order.
 
-        On a GPU what was launched is waited for: the caches are changed once that has run.
+        On a GPU what was launched is waited for, also where the model raises after it: the caches
+        are changed once that has run.
         """
-        output: list[Any] = []
         with ExitStack() as held:
             for gate in self.gates.values():
                 held.enter_context(gate.passed(alone=alone))
-            yield output
-            if self.gates and any(
-                isinstance(x, torch.Tensor) and x.is_cuda for x in _leaves(output)
-            ):
-                torch.cuda.current_stream().synchronize()
-
-
-def _leaves(output: list[Any]) -> list[Any]:
-    """Return the tensors of an output, those of a KeyedTensor too."""
-    leaves = tree_leaves(output)
-    return [leaf.values() if hasattr(leaf, "length_per_key") else leaf for leaf in leaves]
+            try:
+                yield
+            finally:
+                for gpu in self._gpus:
+                    torch.cuda.current_stream(gpu).synchronize()

@@ -54,8 +54,9 @@ def split(output: Any, rows_R: Sequence[int], dims: Iterable[int]) -> list[Any]:
 def _split(output: Any, rows_R: list[int], dims: Iterator[int]) -> list[Any]:
     """Split one part, and take the dimensions of its tensors."""
     if isinstance(output, Tensor):
-        parts = torch.split(output, rows_R, next(dims))
-        if output.is_contiguous():  # as it is for a request alone
+        dim = next(dims)
+        parts = torch.split(output, rows_R, dim)
+        if dim and output.is_contiguous():  # as it is for a request alone
             return [part.contiguous() for part in parts]
         return list(parts)
     if isinstance(output, KeyedTensor):

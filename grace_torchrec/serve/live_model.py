@@ -122,9 +122,8 @@ class LiveModel:
             in_flight: The batch is one of those that share streams, if any do.
         """
         shares = in_flight and self._on_shared is not None and not with_stock
-        with torch.no_grad(), self._gates[with_stock].passed(alone=not shares) as output:
-            output.append(self._output(batch, with_stock, shares))
-            return output[0]
+        with torch.no_grad(), self._gates[with_stock].passed(alone=not shares):
+            return self._output(batch, with_stock, shares)
 
     def _output(self, batch: tuple[Any, ...], with_stock: bool, shares: bool) -> Any:
         """Return the answer; caches that it changes are held."""

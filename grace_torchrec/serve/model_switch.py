@@ -53,12 +53,6 @@ class ModelSwitch:
                         self._here.holds = False
                     return
 
-    @property
-    def answering(self) -> nn.Module:
-        """What the next batch is computed with."""
-        live = self.live
-        return live.stock if self.with_stock and live.stock is not None else live.model
-
     def is_held_here(self) -> bool:
         """Tell whether this thread computes a batch, or segments of one."""
         on_stream = self.streams is not None and self.streams.has(threading.current_thread())

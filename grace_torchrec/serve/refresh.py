@@ -15,7 +15,7 @@ import numba
 from torch import nn
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.arguments import expect, expect_model, expect_number, told
+from grace_torchrec.arguments import expect, expect_model, expect_number, expect_seconds, told
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.refusals import no_collection
 from grace_torchrec.plans.make import make_plan
@@ -117,7 +117,10 @@ class Refresher:
 
     @property
     def served(self) -> nn.Module:
-        """What answers now: a Served, or the stock model.  Ask again for each batch."""
+        """What is served now: a Served, or the stock model.  Ask again for each batch.
+
+        An engine whose ``use_stock`` somebody called answers with its stock model all the same.
+        """
         return self._place.answering
 
     @property
@@ -155,7 +158,8 @@ class Refresher:
     def start(self, interval_s: float, when: When = "drift") -> "Refresher":
         """Look every ``interval_s`` seconds whether to refresh, until ``stop``; return self.
 
-        A refresher that nobody holds looks no more.
+        An engine holds its refresher meanwhile, so both end together.  Any other must be held by who
+        asks it for ``served``: one that nobody holds looks no more, which is logged.
 
         Args:
             interval_s: Above 0.
@@ -169,8 +173,14 @@ class Refresher:
             raise GraceError(f"Refresher: when must be one of {get_args(When)}, got {when!r}")
         if self._turns is not None:
             raise GraceError("Refresher: started already; stop() first")
+        expect_seconds("Refresher", "interval_s", interval_s)
         # What the thread holds must not lead back here, or a refresher that is dropped never ends.
-        self._turns = Turns(self, lambda refresher: refresher._turn(when), interval_s)
+        self._turns = Turns(
+            self,
+            lambda refresher: refresher._turn(when),
+            interval_s,
+            is_held=self._place.hold(self),
+        )
         return self
 
     def stop(self) -> None:
@@ -178,6 +188,7 @@ class Refresher:
         if self._turns is not None:
             self._turns.stop()
             self._turns = None
+            self._place.let_go(self)
 
     def __enter__(self) -> "Refresher":
         """Return the refresher."""
@@ -194,11 +205,12 @@ class Refresher:
         Argument and errors are those of ``grace_torchrec.publish_delta``.
 
         Returns:
-            The version of what is served; 0 while the stock model is.
+            The version of what is served, also while an engine answers with its stock model; 0
+            where there is no Served.
         """
         with self._deltas.lock:
             self._place.check()
-            served = self._place.served
+            served = self._place.live
             if served is None:  # the next model gets it: what is wrong with it is said now
                 check_rows(self._specs, {spec.key: spec.dtype for spec in self._specs}, delta)
                 version = 0
@@ -274,7 +286,7 @@ class Refresher:
             self._place.use_stock()
             return "stock", why_not
         steps.begin("converted")
-        before = self._place.served
+        before = self._place.live
         self._deltas.begin(before)
         served = convert(self._model, plan, example=self._example, **self._conversion)
         steps.begin("proved")

@@ -8,6 +8,7 @@ from typing import Any
 
 from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.schedule.schedule import Machine
 from grace_torchrec.serve.served import Served
 
 
@@ -42,13 +43,16 @@ def conversion_of(
 def _arguments(served: Served, options: PlanOptions | None) -> dict[str, Any]:
     """Return how a model was converted."""
     done = served.conversion
-    arguments = {
+    arguments: dict[str, Any] = {
         "target": done.target,
-        "streams": done.streams,
         "slots": done.num_slots,
         "strict": done.strict,
         "deltas": served.masters is not None,
     }
+    if (
+        done.streams != Machine.streams
+    ):  # the default, which is no wish: convert warns of one in vain
+        arguments["streams"] = done.streams
     tables = served.plan.tables
     if options is not None and options.row_dtype != served.plan.options.row_dtype:
         return arguments  # other rows are wanted

@@ -3,7 +3,8 @@
 Flow: outputs for two numbers of rows -> *RowDims* -> ``split``, or CannotSplit.
 One output tells nothing: a dimension may have the size of the batch by chance.  What was answered to a
 request alone is compared with a joined batch, once for each kind of request; where no request was alone
-yet, or none so small, the smallest of the batch is computed by itself, and thrown away.  Derived.
+yet, the smallest of the batch is computed by itself, and thrown away.  One row is a case of its own, for
+models squeeze it: the first request of one row is compared too.  Derived.
 Shapes: R requests, n rows of one alone, B rows of a joined batch.
 """
 
@@ -24,6 +25,7 @@ from grace_torchrec.serve.request_form import Alone, blank_row
 
 Batch = tuple[Any, ...]
 logger = logging.getLogger(__name__)
+MOST_KINDS = 1024  # kinds hold the plain arguments too, which may take many values in turn
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ class RowDims:
     """What one model's outputs have taught; may be used from any thread."""
 
     def __init__(self) -> None:
-        self._known: Recent[Hashable, _Known] = Recent()
+        self._known: Recent[Hashable, _Known] = Recent(MOST_KINDS)
+        # Kinds that nobody joined yet, and perhaps nobody will: they push none of the others out.
+        self._alone: Recent[Hashable, _Known] = Recent(MOST_KINDS)
         self._is_told = False
 
     def check(self, kind: Hashable) -> None:
@@ -69,7 +73,7 @@ class RowDims:
         Raises:
             CannotSplit: they could not.
         """
-        why_not = self._known.get(kind, _Known()).why_not
+        why_not = self._of_kind(kind).why_not
         if why_not:
             raise CannotSplit(why_not)
 
@@ -90,14 +94,14 @@ class RowDims:
             rows: Of the request.
             output: Its answer.
         """
-        known = self._known.get(kind, _Known())
-        is_smallest = known.alone is None or rows < known.alone.rows
-        if isinstance(kind, Alone) or known.why_not or not is_smallest:
+        known = self._of_kind(kind)
+        if isinstance(kind, Alone) or known.why_not or not _teaches(known, rows):
             return
         try:
-            self._known[kind] = _Known(outline_of(output, rows))
+            found = _Known(outline_of(output, rows))
         except CannotSplit as error:  # a batch of such requests would be computed in vain
-            self._known[kind] = _Known(why_not=str(error))
+            found = _Known(why_not=str(error))
+        (self._known if kind in self._known else self._alone)[kind] = found
 
     def of(
         self,
@@ -120,10 +124,10 @@ class RowDims:
             CannotSplit: a part of the output does not follow the rows, or not in one dimension alone.
         """
         joined = outline_of(output, sum(rows_R))
-        known = self._known.get(kind, _Known())
+        known = self._of_kind(kind)
         alone, dims = known.alone, known.dims
         least, smallest = min((rows, place) for place, rows in enumerate(rows_R) if rows)
-        if alone is None or least < alone.rows:
+        if alone is None or _teaches(known, least):
             is_all = least == joined.rows  # the others are empty
             alone = joined if is_all else outline_of(compute([cloned(batches[smallest])]), least)
             dims = None
@@ -136,6 +140,15 @@ class RowDims:
             self._known[kind] = _Known(alone, dims)
         _check_same(alone, dims, joined)
         return dims
+
+    def _of_kind(self, kind: Hashable) -> _Known:
+        """Return what is known of a kind: of joined batches, else of requests that were alone."""
+        return self._known.get(kind) or self._alone.get(kind) or _Known()
+
+
+def _teaches(known: _Known, rows: int) -> bool:
+    """Tell whether an output for so many rows alone tells more: the first one, and that for one row."""
+    return known.alone is None or (rows == 1 and known.alone.rows > 1)
 
 
 def outline_of(output: Any, rows: int) -> Outline:

@@ -4,7 +4,8 @@ Flow: recorder -> *LiveHook* on each module that takes bags -> ``observe``.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,6 +34,21 @@ def told_here() -> Observe | None:
     return observe
 
 
+def _nobody(*_: Any) -> None:
+    """Stand for a recorder beside which no other is told."""
+
+
+@contextmanager
+def unheard_here() -> Iterator[None]:
+    """Let hooks of all recorders tell nothing on this thread: nobody asked for what is computed."""
+    before = told_here()
+    shown_here(_nobody)
+    try:
+        yield
+    finally:
+        shown_here(before)
+
+
 class LiveHook:
     """A forward pre-hook; copies and pickles of it tell nobody, compiled graphs leave it out.
 
@@ -46,7 +62,10 @@ class LiveHook:
 
     def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell what a module is called with."""
-        if torch.compiler.is_compiling() or self.observe in (None, told_here()):
+        if torch.compiler.is_compiling():
+            return
+        told = told_here()
+        if told is _nobody or self.observe in (None, told):
             return
         for bags in bags_of_call(args, kwargs):
             self.observe(bags, self.names)

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 from dataclasses import replace
 
@@ -288,6 +289,35 @@ def test_restore_of_a_copy_is_refused(model, plan, batch) -> None:
     with pytest.raises(PlanMismatch, match="user: was not swapped by this accelerate_ call"):
         restore_(model, swapped)  # an earlier call
     restore_(model, again)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["copy", "pickle"]
+)
+def test_a_copy_of_model_and_record_is_restored_by_that_record_alone(
+    model, plan, batch, copied
+) -> None:
+    values = answer(model, batch)
+    swapped = accelerate_(model, plan)
+    other, others = copied((model, swapped))
+    for one, record in ((other, swapped), (model, others)):
+        with pytest.raises(PlanMismatch, match="was not swapped by this accelerate_ call"):
+            restore_(one, record)
+    restore_(other, others)
+    assert type(model.user) is GraceEmbeddingBagCollection
+    restore_(model, swapped)
+    for one in (model, other):
+        assert type(one.user) is EmbeddingBagCollection
+        assert torch.equal(answer(one, batch), values)
+    shared = {id(parameter) for parameter in model.parameters()}
+    assert not any(id(parameter) in shared for parameter in other.parameters())
+
+
+def test_modules_that_changed_places_are_not_restored(model, plan) -> None:
+    swapped = accelerate_(model, plan)
+    model.user, model.inner.ads = model.inner.ads, model.user
+    with pytest.raises(PlanMismatch, match="was not swapped by this accelerate_ call"):
+        restore_(model, swapped)
 
 
 def test_what_was_swapped_in_is_freed_once_restored(model, plan) -> None:

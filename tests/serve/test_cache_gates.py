@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from grace_torchrec.serve.cache_gates import CacheGate
+from grace_torchrec.serve.cache_gates import CacheGate, CacheGates
 from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.live_model import LiveModel
 
@@ -103,6 +103,77 @@ def test_who_passes_alone_waits_for_those_who_pass_together_and_they_for_it() ->
         assert not passed.wait(0.02)
     thread.join(PATIENCE_S)
     assert passed.is_set()
+
+
+def test_who_passes_alone_is_not_passed_by_those_who_come_later() -> None:
+    """However many pass together, one after the other: shadow and stock model have their turn."""
+    gate, ends, passed = CacheGate(), threading.Event(), threading.Event()
+
+    def pass_again_and_again() -> None:
+        while not ends.is_set():
+            with gate.passed(alone=False):
+                time.sleep(0.005)
+
+    def pass_alone() -> None:
+        with gate.passed(alone=True):
+            passed.set()
+
+    together = [threading.Thread(target=pass_again_and_again) for _ in range(3)]
+    for thread in together:
+        thread.start()
+        time.sleep(0.002)  # so that one of them is always inside
+    alone = threading.Thread(target=pass_alone)
+    alone.start()
+    had_its_turn = passed.wait(1)
+    ends.set()
+    for thread in (*together, alone):
+        thread.join(PATIENCE_S)
+    assert had_its_turn
+
+
+def test_a_wait_that_is_interrupted_holds_nobody_up(monkeypatch) -> None:
+    gate = CacheGate()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gate._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), gate.passed(alone=True):
+            pass
+    with gate.passed(alone=True):
+        pass
+
+
+def test_a_gpu_is_waited_for_also_where_the_model_raises(monkeypatch) -> None:
+    gates, waited = CacheGates(Cached(), {}), list[torch.device]()
+
+    class Stream:
+        """One that notes who waits for it."""
+
+        def __init__(self, gpu: torch.device) -> None:
+            self.gpu = gpu
+
+        def synchronize(self) -> None:
+            waited.append(self.gpu)
+
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(gates, "_gpus", {gpu})
+    with pytest.raises(KeyError), gates.passed(alone=True):
+        raise KeyError
+    assert waited == [gpu]
+    with gates.passed(alone=True):  # and nobody holds the gate any more
+        pass
+    assert waited == [gpu, gpu]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_model_is_on_the_gpus_of_its_numbers() -> None:
+    cache = Cached()
+    cache.register_buffer("rows", torch.zeros(3, device="cuda"))
+    assert CacheGates(cache, {})._gpus == {cache.rows.device}
+    assert not CacheGates(nn.Linear(2, 2).cuda(), {})._gpus  # without a cache nobody waits
 
 
 def test_models_without_a_cache_compute_side_by_side() -> None:

@@ -195,7 +195,7 @@ def test_it_looks_by_itself_until_it_is_stopped(first) -> None:
 
 
 @pytest.mark.parametrize("way", ["dropped", "left"])
-def test_a_refresher_that_is_let_go_of_looks_no_more(first, way) -> None:
+def test_a_refresher_that_is_let_go_of_looks_no_more(first, way, caplog) -> None:
     before = set(threading.enumerate())
     refresher, _ = refresher_of(first[0], None)
     with refresher.start(3600) if way == "left" else nullcontext():
@@ -208,6 +208,43 @@ def test_a_refresher_that_is_let_go_of_looks_no_more(first, way) -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert gone() is None
+    assert ("nobody holds it any more" in caplog.text) == (way == "dropped")
+
+
+def started_in(engine: grace.Engine, model) -> tuple[threading.Thread, "weakref.ref[Refresher]"]:
+    """The thread of a refresher that nobody but its engine may hold."""
+    before = set(threading.enumerate())
+    gone = weakref.ref(refresher_of(model, engine)[0].start(3600))
+    gc.collect()
+    (thread,) = set(threading.enumerate()) - before
+    return thread, gone
+
+
+def test_a_started_refresher_ends_with_its_engine_and_not_before(first, caplog) -> None:
+    model, served = converted(first)
+    engine = grace.Engine(served, stock=model)
+    thread, gone = started_in(engine, model)
+    assert thread.is_alive()
+    assert gone().plan is served.plan
+    ends = weakref.ref(engine)
+    del engine
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert gone() is ends() is None
+    assert caplog.text == ""
+
+
+def test_an_engine_holds_no_refresher_that_is_stopped(first) -> None:
+    model, served = converted(first)
+    with grace.Engine(served, stock=model) as engine:
+        _, gone = started_in(engine, model)
+        _, other = started_in(engine, model)  # takes it over
+        gc.collect()
+        assert gone() is None
+        other().stop()
+        gc.collect()
+        assert other() is None
 
 
 TAIL = 30_000  # rows that only rare ids name

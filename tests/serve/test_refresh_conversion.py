@@ -4,7 +4,18 @@ import copy
 
 import pytest
 import torch
-from refresh_world import DIM, OPTIONS, WORLDS, Engine, converted, model_of, observe, refresher_of
+from refresh_world import (
+    APART,
+    DIM,
+    OPTIONS,
+    WORLDS,
+    Engine,
+    converted,
+    model_of,
+    observe,
+    refresher_of,
+)
+from torchrec import KeyedJaggedTensor
 
 import grace_torchrec as grace
 from grace_torchrec.serve.refresh_conversion import conversion_of
@@ -36,6 +47,31 @@ def test_how_a_model_was_converted_is_told_from_it(first, row_dtype, deltas) -> 
     )
     assert again.conversion == served.conversion
     assert (again.masters is None) == (served.masters is None) == (not deltas)
+
+
+class Untraceable(torch.nn.Module):
+    """What it computes depends on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = model_of().sparse
+        self.eval()
+
+    def forward(self, bags: KeyedJaggedTensor) -> torch.Tensor:
+        pooled = self.sparse(bags).values()
+        return -pooled if pooled.sum() > 1e9 else pooled
+
+
+@pytest.mark.parametrize("how", [{}, {"streams": 4}, {"streams": 2}], ids=str)
+def test_a_refresh_does_not_warn_of_streams_that_nobody_asked_for(first, how, caplog) -> None:
+    example, model = (WORLDS[0][0],), Untraceable()
+    served = grace.convert(model, first[1], example=example, **how)
+    asked = "streams" in caplog.text
+    assert asked == bool(how)
+    caplog.clear()
+    again = grace.convert(model, first[1], example=example, **conversion_of(served, {}, None))
+    assert ("streams" in caplog.text) == (how == {"streams": 2})
+    assert again.conversion == served.conversion
 
 
 def test_the_caller_is_right_key_by_key(first) -> None:
@@ -75,9 +111,53 @@ def test_an_engine_says_what_it_answers_with(first) -> None:
         assert refresher.refresh_now().outcome == "flipped"
         assert engine.served is refresher.served is not served
         assert refresher.plan.options == served.plan.options
-        engine.use_stock()
-        assert engine.served is model
-        assert refresher_of(model, engine)[0].served is model
+
+
+def engine_answers(engine: grace.Engine, model: torch.nn.Module) -> bool:
+    """Whether an engine answers with the rows that the model has now."""
+    batch = WORLDS[0][0]
+    with torch.no_grad():
+        return torch.allclose(engine.submit(batch).result(60), model(batch), atol=1e-4)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_trained_rows_reach_what_is_served_while_stock_answers(first, is_named) -> None:
+    model, served = served_as(first, slots=1)
+    with grace.Engine(served, stock=model) as engine:
+        engine.use_stock(True)
+        assert engine.served is served
+        refresher, recorder = refresher_of(model, engine, served=served if is_named else None)
+        assert refresher.plan is served.plan
+        with torch.no_grad():
+            model.sparse.embedding_bags["t_item"].weight[3] = 5.0
+        assert refresher.publish_delta(DELTA) == served.version == 1
+        observe(recorder, WORLDS[1])
+        assert refresher.refresh_now().outcome == "flipped"
+        assert engine.metrics.snapshot().model == "stock"  # theirs to end who asked for it
+        engine.use_stock(False)
+        assert engine.served is refresher.served is not served
+        assert engine_answers(engine, model)
+
+
+def test_trained_rows_reach_what_a_refresher_let_fall_back(first) -> None:
+    model, served = served_as(first, slots=1)
+    with grace.Engine(served, stock=model) as engine:
+        refresher, recorder = refresher_of(model, engine)
+        observe(recorder, APART)
+        assert refresher.refresh_now().outcome == "stock"
+        assert (refresher.plan, refresher.served, engine.served) == (None, model, served)
+        with torch.no_grad():
+            model.sparse.embedding_bags["t_item"].weight[3] = 5.0
+        assert refresher.publish_delta(DELTA) == served.version == 1
+        engine.use_stock(False)
+        assert engine_answers(engine, model)
+        engine.use_stock(True)
+        del refresher
+        other, recorder = refresher_of(model, engine)  # goes on where the other fell back
+        assert other.plan is None
+        observe(recorder, WORLDS[1])
+        assert other.refresh_now().outcome == "flipped"
+        assert engine.metrics.snapshot().model == "ours"
 
 
 def test_what_an_engine_answers_with_must_take_rows(first) -> None:

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torchrec import KeyedTensor
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, KeyedTensor
 
 import grace_torchrec as grace
+from grace_torchrec.serve.answering import _parts
 from grace_torchrec.serve.engine import Engine
 from grace_torchrec.serve.joining import CannotSplit
+from grace_torchrec.serve.live_model import LiveModel
 from grace_torchrec.serve.request_form import form_of
-from grace_torchrec.serve.row_dims import RowDims
+from grace_torchrec.serve.row_dims import MOST_KINDS, RowDims
+from grace_torchrec.traces.live_hooks import LiveHook
 
 PATIENCE_S, KIND = 60, "kind"
 Batch = tuple[Tensor]
@@ -138,10 +141,71 @@ def test_a_kind_that_cannot_be_split_is_not_joined_again_and_others_are() -> Non
 
 def test_memory_is_bounded_whatever_callers_ask() -> None:
     row_dims = RowDims()
-    for number in range(1000):
+    for number in range(2 * MOST_KINDS):
         row_dims.note_alone(form_of((rows(1), number)).kind, 1, rows(1))
         row_dims.note_alone(form_of((object(), number)).kind, 1, rows(1))
-    assert len(row_dims._known) < 100
+        row_dims.refuse(number, CannotSplit("a leaf"))
+    assert len(row_dims._alone) == len(row_dims._known) == MOST_KINDS
+
+
+def asking(row_dims: RowDims, kind: Any, counts: list[int]) -> int:
+    """How often a joined batch was computed again in part."""
+    asked = 0
+
+    def compute(some: list[Batch]) -> Tensor:
+        nonlocal asked
+        asked += 1
+        return torch.cat([one[0] for one in some])
+
+    batches = [(torch.ones(count),) for count in counts]
+    assert row_dims.of(kind, batches, counts, torch.ones(sum(counts)), compute) == (0,)
+    return asked
+
+
+def test_a_kind_is_computed_again_once_and_once_more_for_a_first_single_row() -> None:
+    row_dims = RowDims()
+    again = [asking(row_dims, KIND, [count, count + 1]) for count in range(9, 0, -1)]
+    assert again == [1, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert asking(row_dims, KIND, [1, 0]) == asking(row_dims, KIND, [7, 3]) == 0
+
+
+def test_values_of_plain_arguments_may_take_turns_and_lonely_kinds_disturb_nobody() -> None:
+    row_dims = RowDims()
+    again = [asking(row_dims, number, [1, 2]) for _ in range(2) for number in range(200)]
+    assert again == [1] * 200 + [0] * 200
+    for number in range(MOST_KINDS):
+        row_dims.note_alone(f"never joined {number}", 1, rows(1))
+    assert not any(asking(row_dims, number, [1, 2]) for number in range(200))
+
+
+class Recorded(nn.Module):
+    """Tells what it is called with, as hooks of a recorder do."""
+
+    def __init__(self, seen: list[int]) -> None:
+        super().__init__()
+        self.lookup = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=8, feature_names=["f"])
+            ]
+        )
+        hook = LiveHook(lambda bags, _: seen.append(bags.stride()), ("t",))
+        self.lookup.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def forward(self, bags: KeyedJaggedTensor) -> Tensor:
+        return self.lookup(bags).values()
+
+
+def test_what_is_computed_again_is_not_recorded_again() -> None:
+    seen: list[int] = []
+    live = LiveModel(Recorded(seen).eval(), None)
+    bags = KeyedJaggedTensor(keys=["f"], values=torch.tensor([1, 2]), lengths=torch.tensor([1, 1]))
+    output = live.compute((bags,))
+    batches = [(bags,), (bags,)]
+    output = torch.cat([output, output])
+    assert len(_parts(output, KIND, batches, [2, 2], live, False)) == 2
+    assert seen == [2]
+    live.compute((bags,))
+    assert seen == [2, 2]
 
 
 def served(model: Answers, asked: list[Tensor]) -> list[Any]:
