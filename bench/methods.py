@@ -13,7 +13,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping import set_merge, subset_clusters
 from grace_torchrec.grouping.budgets import check_budget
 from grace_torchrec.grouping.candidates import judge
-from grace_torchrec.grouping.choose import Picked, choose, refit
+from grace_torchrec.grouping.choose import Allow, Picked, choose, refit
 from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.split import Split
@@ -91,14 +91,19 @@ def fit_community(split: Split, budget: int, seed: int) -> Fitted:
     return Fitted(Stored.of(sums), picked, chosen - start, built - chosen)
 
 
-def fit_auto_of(split: Split, budget: int, seed: int) -> Fitted:
-    """The best of all methods on validation bags, any code, bags rewritten ahead."""
-    start = time.perf_counter()
-    best = choose(split.fit, split.validation, budget, "ahead")
-    chosen = time.perf_counter()
-    choice = refit(best, split.fit, split.train, budget)
-    built = time.perf_counter()
-    return Fitted(Stored.of(choice.sums), choice.picked, chosen - start, built - chosen)
+def fitted_auto(allow: Allow) -> Callable[..., Fitted]:
+    """Return the method that takes the best of all on validation bags, for one way of rewriting."""
+
+    def method(split: Split, budget: int, seed: int) -> Fitted:
+        """Choose on validation bags, fit on all train bags."""
+        start = time.perf_counter()
+        best = choose(split.fit, split.validation, budget, allow)
+        chosen = time.perf_counter()
+        choice = refit(best, split.fit, split.train, budget)
+        built = time.perf_counter()
+        return Fitted(Stored.of(choice.sums), choice.picked, chosen - start, built - chosen)
+
+    return method
 
 
 def fitted_once(fit: Callable[[Trace, int, int], StoredSums]) -> Callable[..., Fitted]:
@@ -124,5 +129,6 @@ METHODS: dict[str, Callable[[Split, int, int], Fitted]] = {
     "grace_floor": fitted_twice("grace_floor"),
     "subsets": fitted_once(subset_clusters.fit),
     "set_merge": fitted_once(set_merge.fit),
-    "auto": fit_auto_of,
+    "auto": fitted_auto("ahead"),
+    "auto_in_line": fitted_auto("in_line"),
 }

@@ -64,7 +64,7 @@ def main() -> None:
     """Profile and plan once, then start the ranks."""
     trace, model = generate(NUM_ITEMS, 8_000, seed=1), build_model()
     profile = grace.profile([batch(trace, number) for number in range(12)], model)
-    memory = grace.MemoryModel.named("a40", hbm_bytes=1_200_000)  # of each rank
+    memory = grace.MemoryModel.named("a40", hbm_bytes=1_500_000)  # of each rank
     plan = grace.plan(model, profile, memory, world_size=RANKS, batch_size=BATCH)
     print(*(f"{table.table}: {table.told}" for table in plan.sharding.tables), sep="\n")
     with tempfile.TemporaryDirectory() as folder:

@@ -4,11 +4,12 @@ Flow: profiles and plans are saved and loaded through these two functions.
 A folder is written beside its place, fsynced and renamed; every load verifies the checksum of
 the arrays. Nothing is ever unpickled.  Folders that are missing above a folder are made; a file goes
 into a folder that is there: a name mistyped would only scatter files.  A process that is killed at any time leaves the old folder
-or the new one, and at most one unfinished folder beside it, which :func:`recover` removes.  Such
-folders are named ``.NAME.grace-part-`` and ``.NAME.grace-old-`` with eight characters.
+or the new one, and at most one unfinished folder beside it, which :func:`recover` removes, and so does
+the next writer: those that write hold a lock on theirs.  Such folders are named ``.NAME.grace-part-`` and ``.NAME.grace-old-`` with eight characters.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -16,8 +17,9 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ BESIDE = {  # what folders of a kind hold beside the document and the arrays: fi
 BOARD_FILES = "events.out.tfevents.*"  # all that a folder for TensorBoard holds
 # Files that tell the kind where <kind>.json is missing: demos of earlier releases had none.
 TOLD_BY = {"demo": "plan/plan.json"}
+YOUNG_S = 60.0  # an unfinished folder that is younger may be about to be locked
 PART, OLD = "grace-part-", "grace-old-"  # folders written aside; no name that a user would give
 
 
@@ -101,16 +104,14 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         GraceError: ``path`` is something else or holds more, or cannot be written.
     """
     target = Path(path)
-    if target.is_symlink():
-        raise GraceError(f"{target}: is a link; name the {name} folder itself")
-    reason = in_the_way(target, name)
-    if reason is not None:
-        raise GraceError(f"{target}: {reason}; choose another place")
+    expect_place(target, name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.{PART}", dir=target.parent))
     except OSError as error:
         raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
+    lock = _locked(aside)
     try:
         yield aside
         for file in (*sorted(aside.rglob("*")), aside):
@@ -122,6 +123,34 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         raise GraceError(f"{target}: cannot be written: {told}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
+        if lock is not None:
+            os.close(lock)
+
+
+def expect_place(path: str | os.PathLike[str], name: str) -> None:
+    """Refuse a place where, as far as can be known now, no folder of a kind can be written.
+
+    Args:
+        path: The folder; what may be replaced there: :func:`in_the_way`.
+        name: Stem of the JSON file that tells its kind.
+
+    Raises:
+        GraceError: ``path`` is something else, a link, or inside of what is no folder to write into.
+    """
+    target = Path(path)
+    try:
+        if target.is_symlink():
+            raise GraceError(f"{target}: is a link; name the {name} folder itself")
+        reason = in_the_way(target, name)
+        above = next(folder for folder in target.absolute().parents if folder.exists())
+    except OSError as error:
+        raise GraceError(f"{target}: cannot be written: {error.strerror}") from error
+    if reason is not None:
+        raise GraceError(f"{target}: {reason}; choose another place")
+    if not above.is_dir():
+        raise GraceError(f"{target}: cannot be written: {above} is no folder; choose another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise GraceError(f"{target}: cannot be written: {above} lets nobody write; let this user")
 
 
 def in_the_way(path: str | os.PathLike[str], name: str) -> str | None:
@@ -220,6 +249,30 @@ def _left_beside(target: Path, kind: str) -> list[Path]:
         return []
     beside = sorted(target.parent.iterdir())
     return [found for found in beside if name.fullmatch(found.name) and found.is_dir()]
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder for as long as this process lives; None where another holds it, or none can."""
+    handle = None
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        if handle is not None:
+            os.close(handle)
+        return None
+    return handle
+
+
+def _sweep(target: Path) -> None:
+    """Remove what writers of ``target`` left that were killed; those that live hold their lock."""
+    for folder in _left_beside(target, PART):
+        with suppress(OSError):  # gone meanwhile
+            is_young = time.time() - folder.stat().st_mtime < YOUNG_S
+            lock = None if is_young else _locked(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
 
 
 def _swap_in(aside: Path, target: Path) -> None:

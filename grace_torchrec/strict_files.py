@@ -33,17 +33,18 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-def read_json(file: Path, what: str) -> dict[str, Any]:
+def read_json(file: Path, what: str, todo: str = "") -> dict[str, Any]:
     """Read a JSON object.
 
     Args:
         file: The file.
         what: What it belongs to (``plan``, ``profile``), for errors.
+        todo: What the user can do where it holds something else; empty: write it again.
 
     Raises:
         GraceError: it is no plain file, too long, no JSON object, or not unambiguous.
     """
-    size = plain_file(file, what)
+    size, todo = plain_file(file, what), todo or f"write the {what} again"
     if size > MOST_JSON_BYTES:
         raise GraceError(f"{file}: has {size:,} bytes, a {what} has {MOST_JSON_BYTES:,} at most")
     try:
@@ -56,11 +57,9 @@ def read_json(file: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise GraceError(f"{file}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise GraceError(
-            f"{file}: not valid JSON ({_said(error)}); write the {what} again"
-        ) from error
+        raise GraceError(f"{file}: not valid JSON ({_said(error)}); {todo}") from error
     if not isinstance(document, dict):
-        raise GraceError(f"{file}: holds no JSON object; write the {what} again")
+        raise GraceError(f"{file}: holds no JSON object; {todo}")
     return document
 
 

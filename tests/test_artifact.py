@@ -1,6 +1,8 @@
 """One file is written whole or not at all, whoever else writes it at the same time."""
 
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,20 @@ def test_a_demo_of_an_earlier_release_is_replaced_though_it_has_no_document(tmp_
     assert "holds 'plan/my-notes.txt'" in str(artifact.in_the_way(tmp_path / "demo", "demo"))
     (tmp_path / "demo" / "plan" / "plan.json").unlink()
     assert artifact.in_the_way(tmp_path / "demo", "demo") == "exists and is not a demo folder"
+
+
+def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_one_that_writes(tmp_path):
+    hour_ago = time.time() - 3600
+    left, fresh = (tmp_path / f".plan.{artifact.PART}{'ab'[n] * 8}" for n in range(2))
+    other = tmp_path / ".plan.backup"
+    for folder in (left, fresh, other):
+        folder.mkdir()
+        (folder / "plan.json").write_text("{}")
+    with artifact.new_folder(tmp_path / "plan", "plan") as writing:
+        for folder in (left, other, writing):
+            os.utime(folder, (hour_ago, hour_ago))
+        artifact.write_folder(tmp_path / "plan", "plan", {}, {})
+        assert not left.exists()
+        assert writing.exists()
+        assert fresh.exists()
+        assert other.exists()

@@ -1,14 +1,22 @@
 """Ctrl-C reaches every process of a terminal: those that were started stay silent."""
 
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from grace_torchrec.interrupts import run, starting_processes
+from grace_torchrec.interrupts import (
+    Terminated,
+    raising_on_sigterm,
+    run,
+    starting_processes,
+)
 
 ASK = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
 CHILD = """
@@ -87,3 +95,22 @@ def test_other_threads_change_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_sigterm_is_raised_and_ends_what_was_started() -> None:
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    child.start()
+    with raising_on_sigterm(), pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
+    child.join(20)
+    assert child.exitcode == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with raising_on_sigterm():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,7 +3,7 @@
 Each sub-command lives in a file of its own and is imported when it is called, so ``--help`` loads
 no torch.  Exit codes: 0 finished, 1 a check said no, 2 a wrong call, wrong input or a result that could
 not be written, 70 a fault of this program, 130 interrupted (Ctrl-C), 141 nobody reads the output any
-more (``| head``).  No error shows a traceback, unless ``--traceback`` asks for it.
+more (``| head``), 143 terminated (SIGTERM).  No error shows a traceback, unless ``--traceback`` asks for it.
 """
 
 import codecs
@@ -25,7 +25,7 @@ import click
 
 import grace_torchrec
 from grace_torchrec.errors import GraceError
-from grace_torchrec.interrupts import INTERRUPTED, was_interrupted
+from grace_torchrec.interrupts import INTERRUPTED, exit_code, raising_on_sigterm
 
 PROGRAM = "grace-torchrec"
 WRONG_INPUT, FAULT = 2, 70
@@ -189,7 +189,7 @@ def cli(shown: "Shown | None", shows_traceback: bool) -> None:
     not name (as the folder "plan") is never replaced.
 
     Exit codes: 0 finished, 1 a check said no, 2 a wrong call, a wrong input or nothing to write to,
-    70 a fault of this program, 130 interrupted, 141 nobody reads the output.
+    70 a fault of this program, 130 interrupted, 141 nobody reads the output, 143 terminated.
     """
     if shown is not None:
         shown.traceback = shows_traceback
@@ -205,9 +205,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="grace-show")
     try:
-        code = _flushed(_run(args))
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+        with raising_on_sigterm():
+            code = _flushed(_run(args))
+    except KeyboardInterrupt as error:
+        code = exit_code(error) or INTERRUPTED
     sys.exit(code)
 
 
@@ -226,8 +227,8 @@ def _run(args: Sequence[str] | None) -> int:
     shown = Shown()
     try:
         result = cli.main(args, prog_name=PROGRAM, standalone_mode=False, obj=shown)
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        return exit_code(error) or exit_code(error.__cause__) or INTERRUPTED
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else PROGRAM
         told = error.format_message().rstrip(".")
@@ -236,8 +237,9 @@ def _run(args: Sequence[str] | None) -> int:
         return _fail(error.format_message())
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Raised) else None
-        if was_interrupted(cause or error):
-            return INTERRUPTED
+        code = exit_code(cause or error)
+        if code is not None:
+            return code
         if shown.traceback:
             traceback.print_exception(cause or error)
         return _failed(cause or error)

@@ -1,6 +1,7 @@
 """``grace-torchrec plan``: what to store beside the tables of a model, and where, as a plan folder."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -18,10 +19,16 @@ from grace_torchrec.cli.options import (
 from grace_torchrec.cli.places import PLAN, InPath, OutPath
 from grace_torchrec.errors import PlanMismatch
 from grace_torchrec.plans.options import BadIds, Rewriting
-from grace_torchrec.plans.plan import PlanOptions
+from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.plans.texts import NO_BAGS, NO_WEIGHTS, NOT_HELD, names
 from grace_torchrec.traces.profile import Profile
 
+LACKS = {  # reasons to leave a table stock that are the profile's -> what to do
+    NOT_HELD: "record its bags too, if sums of it may pay",
+    NO_BAGS: "record some",
+    NO_WEIGHTS: "record them with their weights",
+}
 AGAIN = "grace-torchrec profile TRACE --table NAME --feature NAME, with the names of the model"
 
 
@@ -87,7 +94,17 @@ def plan(
         except PlanMismatch as error:
             raise PlanMismatch(f"{error}: {AGAIN}") from error
     made.save(out)
+    for warning in _lacking(made):
+        click.echo(f"warning: {warning}", err=True)
     if as_json:
         click.echo(json.dumps(summarise(made, str(out)).document()))
     else:
         click.echo(f"{made!r}\nsaved as {out}; grace-torchrec inspect {out} shows it")
+
+
+def _lacking(made: Plan) -> Iterator[str]:
+    """Yield what the profile lacks, with the tables that are left stock for it."""
+    for reason, todo in LACKS.items():
+        tables = [key for key, table in made.tables.items() if table.reason.startswith(reason)]
+        if tables:
+            yield f"left stock: {names(tables)}: {reason}; {todo}"

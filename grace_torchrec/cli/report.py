@@ -42,6 +42,9 @@ def report(
     loaded = Plan.load(plan)
     profile = Profile.load(profile_folder) if profile_folder is not None else None
     written = write_report(loaded, out, profile, str(plan))
+    if profile is not None and profile.fingerprint() != loaded.profile_fingerprint:
+        other = "not the bags that the plan was made from; only the section What if is of them"
+        click.echo(f"note: {profile_folder}: {other}", err=True)
     if board_folder is not None:
         with Board(board_folder) as board:
             board.plan(loaded)

@@ -37,9 +37,11 @@ def in_own_words(message: str) -> str:
     from grace_kernels.errors import ALLOW_BAD_IDS
     from grace_sharding.memory_tiers import NO_HBM_BYTES
     from grace_torchrec.traces.readers.line_errors import (
+        LEAVE_COLUMNS,
         NAME_COLUMNS,
         NAME_FORMAT,
         NAME_ITEMS,
+        READ_AS_LOG,
         SKIP_LINES,
     )
 
@@ -48,6 +50,8 @@ def in_own_words(message: str) -> str:
         NO_HBM_BYTES: "leave --hbm-bytes out",
         NAME_COLUMNS: "name the columns from the left: --columns user,item,time",
         NAME_FORMAT: "name the format: --format",
+        READ_AS_LOG: "read it with --format interactions",
+        LEAVE_COLUMNS: "or leave --columns out",
         NAME_ITEMS: "items of any name are numbered by --remap FILE",
         SKIP_LINES: "or leave such lines out: profile --skip-bad-lines",
     }

@@ -26,6 +26,7 @@ from grace_torchrec.errors import GraceError
 from grace_torchrec.models.dlrm import history_dlrm
 from grace_torchrec.plans.plan import Plan, PlanOptions
 from grace_torchrec.plans.summarise import summarise
+from grace_torchrec.plans.summary import PlanSummary
 from grace_torchrec.timing import Samples, interleave
 from grace_torchrec.traces.split import split_bags
 from grace_torchrec.traces.trace import Trace
@@ -87,7 +88,8 @@ def run(
     verified = api.verify(model, [b.inputs for b in held_out]) if swapped.modules else None
     progress("measuring")
     measured = _measure(stock, model, plan, held_out) if swapped.modules else None
-    tables, summary = _tables(plan, model, verified, held_out), summarise(plan)
+    summary = summarise(plan)
+    tables = _tables(plan, summary, model, verified, held_out)
     return DemoResult(
         trace=name,
         num_items=trace.num_items,
@@ -130,7 +132,11 @@ def _writable(out_dir: Path) -> Path:
 
 
 def _tables(
-    plan: Plan, model: nn.Module, verified: Any, held_out: list[Batch]
+    plan: Plan,
+    summary: PlanSummary,
+    model: nn.Module,
+    verified: Any,
+    held_out: list[Batch],
 ) -> tuple[TableResult, ...]:
     """Join what the plan said, what was counted and what was proven, table by table."""
     from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
@@ -140,6 +146,7 @@ def _tables(
         feature: sum(int(b.bags[feature].values().numel()) for b in held_out)
         for feature in ("history", "candidate")
     }
+    told = {table.table: table.verdict_told for table in summary.tables}
     rows = []
     for key, table in plan.tables.items():
         check = checks.get(key)
@@ -153,6 +160,7 @@ def _tables(
                 table=key,
                 verdict=table.verdict,
                 reason=table.reason,
+                verdict_told=told[key],
                 ids=check.ids if check else asked,
                 rows_read=check.rows_read if check else asked,
                 extra_rows=table.predicted.extra_rows,

@@ -13,6 +13,7 @@ class TableResult:
         table: Dotted path.
         verdict: ``use`` or ``leave stock``: the plan's, for the target machine.
         reason: Why.
+        verdict_told: The verdict as people read it, of the plan's summary.
         ids: Ids asked for by the held-out bags.
         rows_read: Rows the swapped module read for them, counted by the op that served.
         extra_rows: Stored rows.
@@ -29,6 +30,7 @@ class TableResult:
     table: str
     verdict: str
     reason: str
+    verdict_told: str
     ids: int
     rows_read: int
     extra_rows: int
@@ -158,6 +160,7 @@ class DemoResult:
             "tables": {
                 t.table: {
                     "verdict": t.verdict,
+                    "verdict_told": t.verdict_told,
                     "reason": t.reason,
                     "cut": t.cut,
                     "ids": t.ids,

@@ -46,7 +46,7 @@ def bags_of(
             "batch is inside a torch.func transform, whose tensors kernels cannot read: "
             "call the model outside of it"
         )
-    if not hasattr(features, "keys"):
+    if not hasattr(features, "lengths_or_none"):  # a dict has keys() too
         raise GraceError(f"batch is {told(features)}, a KeyedJaggedTensor is expected")
     keys = features.keys()
     place = {key: number for number, key in enumerate(keys)}  # of equal keys the last, as stock
@@ -111,6 +111,11 @@ def _check_offsets(offsets: Tensor, lengths: Tensor | None) -> int:
     """
     bounds = offsets.numpy()  # reading one number of a tensor takes 2 us
     bag = first_misfit(bounds, bounds[:0] if lengths is None else lengths.numpy())
+    if bag >= 0 and lengths is not None and lengths[bag] < 0:
+        raise GraceError(
+            f"batch has a length below 0 ({int(lengths[bag])}) at bag {bag}; "
+            "give each bag a length of 0 or more"
+        )
     if bag >= 0 and offsets[bag] <= offsets[bag + 1]:
         raise GraceError(
             f"batch has offsets {int(offsets[bag])} to {int(offsets[bag + 1])} at bag {bag}, "

@@ -13,6 +13,7 @@ import numpy as np
 from grace_torchrec.grouping.counted import CountedTrace
 from grace_torchrec.grouping.pair_counts import BYTES_PER_EDGE, TooManyPairs
 from grace_torchrec.plans.options import PlanOptions
+from grace_torchrec.plans.texts import NO_BAGS
 from grace_torchrec.traces.trace import Trace
 
 LEAST_BAGS = 10  # fewer bags leave a validation fifth of one bag
@@ -65,7 +66,7 @@ def cannot_gain(trace: Trace, options: PlanOptions) -> str:
     """Say in a sentence why no sums can help, or return an empty text."""
     filled = int(np.count_nonzero(np.diff(trace.offsets_B1)))
     if not filled:
-        return "the profile holds no bags of it: what it reads is in no figure"
+        return f"{NO_BAGS}: what it reads is in no figure"
     if trace.num_bags < LEAST_BAGS:
         return f"{trace.num_bags} bags were recorded, {LEAST_BAGS} or more are needed to judge sums"
     if not options.methods or math.floor(options.budget * trace.num_items) < 1:

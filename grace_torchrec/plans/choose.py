@@ -12,6 +12,7 @@ from grace_torchrec.plans.options import PlanOptions
 from grace_torchrec.plans.plan import TablePlan
 from grace_torchrec.plans.settle import settle
 from grace_torchrec.plans.table_spec import TableSpec
+from grace_torchrec.plans.texts import NO_WEIGHTS, NOT_HELD
 from grace_torchrec.traces.profile import TableProfile
 from grace_torchrec.traces.trace import Trace
 
@@ -59,11 +60,11 @@ def choose_sums(
     """
     if table_profile is None:
         empty = Trace(np.zeros(1, np.int64), np.zeros(0, np.int64), spec.num_rows)
-        return no_sums(split_validation(empty), "the profile does not hold this table")
+        return no_sums(split_validation(empty), NOT_HELD)
     trace = as_served(table_profile.trace, spec)
     bags = split_validation(trace, seed, in_order)
     if spec.is_weighted and trace.weights_L is None and trace.num_ids:
-        return no_sums(bags, "its bags were recorded without weights")
+        return no_sums(bags, NO_WEIGHTS)
     return judge_all(bags, options)
 
 

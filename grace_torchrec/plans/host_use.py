@@ -56,12 +56,12 @@ def decide_within(
         starts: Choices to begin with.
     """
     whole = [[v for v, one in enumerate(own) if one.is_whole] for own in tables]
-    open_ = _open(tables, memory)
-    if _room_for_all(tables, whole, memory):
+    open_, room = _open(tables, memory), _room_for_all(tables, whole, memory)
+    if room:
         held = [cache_holds(spec, memory) for spec in specs]
         open_ = [few if here else own for few, own, here in zip(whole, open_, held, strict=True)]
     best = _among(open_, tables, memory, starts)
-    if memory.launch_s is None or not all(whole):
+    if memory.launch_s is None or not room:
         return best
     alone = _among(whole, tables, memory)
     return alone if alone.time_s - best.time_s < memory.launch_s else best

@@ -33,12 +33,14 @@ class SumsOption:
         held: Fitted on the fit bags, over the rows of the bags of the offer: held-out figures come
             from them.
         refit: Fits the same on all bags: these are shipped.
+        refit_judged: As ``refit``, no more sums than were judged: where memory has no room for more.
     """
 
     method: str
     parameter: str
     held: StoredSums = field(repr=False)
     refit: Callable[[], StoredSums] = field(repr=False)
+    refit_judged: Callable[[], StoredSums] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +94,13 @@ def offer_of(
             name, key = f"{one.parameter}{size}".strip(), (one.method, "", sums.num_sums)
             # Several sizes: rows compete for HBM. There, the more sums that more bags make would push
             # rows out that were judged in it.
-            first = partial(one.first, share, sums.num_sums if len(shares) > 1 else None)
-            options[key] = SumsOption(one.method, name, sums, first)
+            judged = partial(one.first, share, sums.num_sums)
+            first = judged if len(shares) > 1 else partial(one.first, share, None)
+            options[key] = SumsOption(one.method, name, sums, first, judged)
             if apart and not isinstance(sums.code, SetCode):
-                refit = partial(_apart, first, choice.bags.all)
+                refits = (partial(_apart, fit, choice.bags.all) for fit in (first, judged))
                 key, name = (SETS, one.method, sums.num_sums), f"from={one.picked}{size}"
-                options[key] = SumsOption(SETS, name, apart.first(sums), refit)
+                options[key] = SumsOption(SETS, name, apart.first(sums), *refits)
     cut = max((one.reads.cut for one in finalists), default=0.0)
     bags = replace(few, all=choice.bags.all)
     return Offer(spec, bags, tuple(options.values()), refused or choice.reason, cut)

@@ -139,6 +139,7 @@ class _Taken:
     variant: Variant
     source: Priced
     note: str = ""
+    few: bool = False  # no more sums than were judged
 
     @property
     def option(self) -> SumsOption | None:
@@ -265,7 +266,9 @@ def _placed(
     wanted = sum(one.variant.hbm_bytes + float(one.variant.bytes_K.sum()) for one in taken)
     fill_bytes = None if best.hbm_bytes >= int(wanted) else best.hbm_bytes
     while (
-        placements := _try_place(taken, made, plain, memory, fill_bytes, best.slow_share)
+        placements := _try_place(
+            taken, made, plain, memory, fill_bytes, best.slow_share, code_in_host(memory, ahead)
+        )
     ) is None:
         pass  # a table has given its sums up
     return [(sums, placement) for (sums, _), placement in zip(made, placements, strict=True)]
@@ -278,14 +281,22 @@ def _try_place(
     memory: MemoryModel,
     fill_bytes: int | None,
     slow_share: float,
+    ahead: bool,
 ) -> tuple[Placement, ...] | None:
-    """Place all tables, or make the table in the way give its sums up and return None."""
+    """Place all tables, or return None: the table in the way has fewer sums now, or none.
+
+    More bags make more sums than were judged: these go first.
+    """
     try:
         return place_tables([table for _, table in made], memory, fill_bytes, slow_share)
     except DoesNotFit as error:  # more sums than on the fit bags
         t = next(t for t, one in enumerate(taken) if one.offer.spec.key == error.table)
         if taken[t].option is None:
             raise NoPlan(str(error)) from error
+        if not taken[t].few:
+            taken[t].few = True
+            made[t] = _refitted(taken[t], ahead, contested=True)
+            return None
         need, have = f"{error.need_bytes:,}", f"{error.have_bytes:,}"
         taken[t].note = f"its stored sums need {need} bytes of memory, {have} are left"
         taken[t].way = Way("hot" if taken[t].variant.split else "stock")
@@ -298,7 +309,9 @@ def _refitted(taken: _Taken, ahead: bool, contested: bool) -> tuple[StoredSums |
     """Fit the sums of one table on all bags, order them, and count what all bags read."""
     whole, variant, source = taken.offer.bags.all, taken.variant, taken.source
     scale = taken.offer.bags.fit.num_ids / max(1, whole.num_ids)
-    sums = taken.option.refit() if taken.option is not None else None
+    option, sums = taken.option, None
+    if option is not None:
+        sums = option.refit_judged() if taken.few else option.refit()
     if sums is None:
         plain_N, sum_reads_R = whole.counts(), np.zeros(0, np.int64)
     else:

@@ -22,6 +22,10 @@ from grace_torchrec.strict_files import read_json
 
 VALUE_BYTES = BYTES_OF["fp32"]
 AGAIN = "write the sharding plan again"
+NO_PLAN = (
+    "this is no plan of grace-torchrec, which is a folder, and no sharding plan of TorchRec, which is "
+    "JSON: give one of them"
+)
 
 
 def stock_document(plan: Any) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def read_stock_plan(path: Path) -> PlanSummary:
     Raises:
         GraceError: the file cannot be read, or holds something else.
     """
-    document = read_json(path, "sharding plan")
+    document = read_json(path, "sharding plan", NO_PLAN)
     if not isinstance(document.get("plan"), dict):
         raise GraceError(
             f"{path}: is no sharding plan of TorchRec in JSON, which has the key 'plan'; a plan of "

@@ -9,6 +9,10 @@ from typing import Any
 
 from grace_torchrec.errors import GraceError
 
+# Why a table is left stock where its profile is to blame: sums may pay, with another profile.
+NOT_HELD = "the profile does not hold this table"
+NO_BAGS = "the profile holds no bags of it"
+NO_WEIGHTS = "its bags were recorded without weights"
 MOST_LETTERS = 2_000
 QUOTED = 300
 

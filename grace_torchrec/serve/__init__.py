@@ -11,7 +11,7 @@ Read in this order:
 - trained rows: delta, masters, members, tracked;
 - on disk: files, dense_state, document, mapped_arrays;
 - without this package: torchscript, exported;
-- requests: engine, request_queue, request_form, joining, row_dims, crew (the threads that outlive nobody), workers,
+- requests: engine, engine_arguments, request_queue, request_form, joining, row_dims, crew (the threads that outlive nobody), workers,
   answering (what each does with a batch), worker_streams, model_switch and live_model (what answers now), cache_gates, segmented_model and
   shared_streams (batches that share streams), shadow, outlook (when could one start);
 - what became of them: metrics, prometheus;

@@ -208,7 +208,7 @@ class Answering:
         other = _other(answered.live, answered.with_stock, duties.observe)
         for request, answer in drawn:
             assert duties.shadow is not None
-            duties.shadow.offer(request.batch, answer, other)
+            duties.shadow.offer(request.batch, answer, other, by_stock=answered.with_stock)
 
 
 def expire(taken: Taken, metrics: EngineMetrics) -> None:

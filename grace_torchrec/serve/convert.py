@@ -92,6 +92,8 @@ def convert(
     most_streams = Machine.streams if streams is None else streams
     expect_model("convert", model)
     expect("convert", "plan", plan, Plan)
+    expect("convert", "deltas", deltas, bool)
+    expect("convert", "strict", strict, bool)
     expect_number("convert", "streams", most_streams, 1, whole=True)
     skeleton, originals = skeleton_of(model)
     check_plan_fits(plan, table_specs(skeleton))

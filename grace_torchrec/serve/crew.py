@@ -54,6 +54,8 @@ class Crew:
         """Accept no more, wait until what was accepted is answered; False: it took too long."""
         if self.is_elsewhere():
             return True
+        if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
+            timeout_s = None  # more than a thread can wait
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self.queue.close(CLOSES)
         if not self.workers.join(_left_s(until_s)):

@@ -68,7 +68,7 @@ def publish_delta(served: Served, delta: Delta, *, non_finite: NonFinite = "rais
         non_finite: Refuse rows that hold NaN or infinity (``raise``), or ``write`` them.
 
     Returns:
-        The version that readers see from now on.
+        The version that readers see from now on; without any row, the one that they see already.
 
     Raises:
         GraceError: an unknown table, ids outside it or twice, shapes that do not fit, numbers that

@@ -18,6 +18,7 @@ that the plan's options ask for, if that is more.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Real
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -134,6 +135,8 @@ def drift(
 
     A verdict but ``fine`` is given only where the whole interval says so.
     """
+    expect("drift", "tolerance", tolerance, Real)
+    expect("drift", "confidence", confidence, Real)
     if not 0 <= tolerance < 1 or not 0 < confidence < 1:
         raise GraceError(
             f"drift: give tolerance in 0..1 and confidence in 0..1, got {tolerance}, {confidence}"

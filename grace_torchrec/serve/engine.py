@@ -9,7 +9,6 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -17,10 +16,16 @@ from typing import Any
 
 from torch import nn
 
-from grace_torchrec.arguments import expect_model, expect_number, told
-from grace_torchrec.errors import GraceError, NotSupported
+from grace_torchrec.arguments import expect, expect_model, expect_number
+from grace_torchrec.errors import NotSupported
 from grace_torchrec.serve.answering import Duties, expire
 from grace_torchrec.serve.crew import Crew, timed_out
+from grace_torchrec.serve.engine_arguments import (
+    check_counts,
+    check_seconds,
+    observer_of,
+    refuse_no_arguments,
+)
 from grace_torchrec.serve.metrics import EngineMetrics, Now
 from grace_torchrec.serve.model_switch import ModelSwitch
 from grace_torchrec.serve.outlook import Outlook
@@ -77,7 +82,7 @@ class Engine:
         shadow_tolerance: float = 1e-4,
     ) -> None:
         expect_model("Engine", served)
-        _check_counts(
+        check_counts(
             max_inflight=max_inflight, streams=1 if streams is None else streams,
             max_batch=max_batch, max_queue=max_queue,
         )  # fmt: skip
@@ -88,7 +93,7 @@ class Engine:
         expect_number("Engine", "shadow (a share of requests)", shadow, 0, 1)
         if shadow and stock is None:
             raise NotSupported("Engine: a shadow compares with the stock model; pass stock=model")
-        observe = _observer(recorder)
+        observe = observer_of(recorder)
         self._device = device_of(served)
         shared = None
         if streams is not None:
@@ -139,11 +144,14 @@ class Engine:
 
         Raises:
             Rejected: too many requests wait, the deadline cannot be met, or the engine closes.
-            GraceError: the request is malformed.
+            GraceError: the request is malformed, or has no arguments and the model takes some.
             NotSupported: this process was forked from the one that has the engine's threads.
         """
         self._crew.refuse_child("submit")
         try:
+            check_seconds("request", "deadline_s", deadline_s)
+            if not batch:
+                refuse_no_arguments(self.served)
             form = form_of(batch)
             now_s = time.perf_counter()
             if deadline_s is not None:
@@ -196,8 +204,10 @@ class Engine:
         """Answer with the stock model, or with the served one again, from the next batch on.
 
         Raises:
+            GraceError: ``on`` is no bool.
             NotSupported: there is no stock model.
         """
+        expect("Engine.use_stock", "on", on, bool)
         self._switch.use_stock(on)
 
     def drain(self, *, timeout_s: float | None = None) -> None:
@@ -208,8 +218,9 @@ class Engine:
 
         Raises:
             NotSupported: a thread of the engine calls this, as callbacks of futures do.
-            GraceError: the time is over; the door stays shut, and requests stay open.
+            GraceError: the time is over; the door stays shut, and requests stay open.  Or it is none.
         """
+        check_seconds("Engine.drain", "timeout_s", timeout_s)
         self._crew.refuse_own_thread("drain")
         if not self._crew.drain(timeout_s):
             raise timed_out("drain", timeout_s)
@@ -223,8 +234,10 @@ class Engine:
 
         Raises:
             NotSupported: a thread of the engine calls this, as callbacks of futures do.
-            GraceError: the time is over: a model did not return.
+            GraceError: the time is over: a model did not return.  Or an argument is something else.
         """
+        expect("Engine.close", "cancel", cancel, bool)
+        check_seconds("Engine.close", "timeout_s", timeout_s)
         self._crew.refuse_own_thread("close")
         if not self._crew.close(cancel=cancel, timeout_s=timeout_s):
             raise timed_out("close", timeout_s)
@@ -244,8 +257,6 @@ class Engine:
 
     def _check_deadline(self, deadline_s: float) -> None:
         """Refuse a request that is expected to come too late."""
-        if math.isnan(deadline_s):
-            raise GraceError("request: deadline_s is not a number; give seconds, or None")
         if not self._outlook.busy:
             return
         start_s = self._outlook.expected_start_s(self._queue.rows, self._max_batch)
@@ -258,25 +269,6 @@ class Engine:
     def _start_workers(self) -> None:
         """Let there be a thread for each batch in flight, and one that rewrites ahead."""
         self._workers.start(self._max_inflight + bool(self._switch.live.ahead))
-
-
-def _check_counts(**counts: int) -> None:
-    """Refuse an argument that counts nothing."""
-    for name, count in counts.items():
-        expect_number("Engine", name, count, 1, whole=True)
-
-
-def _observer(recorder: Any) -> Callable[[Any], None] | None:
-    """Return what is shown every batch; None: nobody is."""
-    if recorder is None:
-        return None
-    observe = getattr(recorder, "observe", None)
-    is_class = isinstance(recorder, type)
-    if is_class or not callable(observe):
-        what = "a class" if is_class else f"{told(recorder)} without observe()"
-        raise GraceError(f"Engine: recorder is {what}; pass TraceRecorder(model)")
-    found: Callable[[Any], None] = observe
-    return found
 
 
 def _now(

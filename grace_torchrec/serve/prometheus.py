@@ -12,6 +12,7 @@ from importlib import import_module
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
+from grace_torchrec.arguments import expect_number
 from grace_torchrec.errors import NotSupported
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.plan import Plan
@@ -158,9 +159,11 @@ def serve_metrics(
         addr: Of the interface to listen on; ``0.0.0.0`` for all.
 
     Raises:
+        GraceError: ``port`` is no number of a port.
         NotSupported: prometheus_client is not installed.
         OSError: the port is taken.
     """
+    expect_number("serve_metrics", "port", port, 0, 65535, whole=True)
     registry = _prometheus("registry").CollectorRegistry(auto_describe=False)
     registry.register(collector)
     server, thread = _prometheus("exposition").start_http_server(port, addr, registry)

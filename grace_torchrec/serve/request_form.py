@@ -156,11 +156,16 @@ def _kind_of_bags(bags: KeyedJaggedTensor, where: str, rows: dict[str, int]) -> 
 def _check_lengths(lengths: Tensor, num_ids: int, where: str) -> None:
     """Refuse lengths that are negative or do not add up to the ids."""
     numbers = lengths.detach().numpy()
-    total = int(numbers.sum())
-    if total != num_ids or (numbers.size and int(numbers.min()) < 0):
+    if numbers.size and int(numbers.min()) < 0:
         raise GraceError(
-            f"request: {where} has lengths that add up to {total} and are {int(numbers.min())} or "
-            f"more, there are {num_ids} ids; give one length of 0 or more for each bag"
+            f"request: {where} has a length below 0 ({int(numbers.min())}) at bag "
+            f"{int(numbers.argmin())}; give each bag a length of 0 or more"
+        )
+    total = int(numbers.sum())
+    if total != num_ids:
+        raise GraceError(
+            f"request: {where} has lengths that add up to {total}, there are {num_ids} ids; "
+            "give each bag the number of its ids"
             if numbers.size
             else f"request: {where} has {num_ids} ids and no bag"
         )

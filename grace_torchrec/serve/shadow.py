@@ -9,7 +9,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,12 +29,14 @@ class Worst:
         batch: The request.
         answer: What was answered.
         other: What the other model answered.
+        models: What answered, and what it was compared with: ``ours`` and ``stock``, or the reverse.
     """
 
     difference: float
-    batch: tuple[Any, ...]
-    answer: Any
-    other: Any
+    batch: tuple[Any, ...] = field(repr=False)  # whole batches: nobody reads them in a log
+    answer: Any = field(repr=False)
+    other: Any = field(repr=False)
+    models: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Shadow:
         self.share, self.tolerance, self.waiting_most = share, tolerance, waiting_most
         self.counts = ShadowCounts()
         self._random = random.Random(seed)
-        self._waiting: deque[tuple[tuple[Any, ...], Any, Compute]] = deque()
+        self._waiting: deque[tuple[tuple[Any, ...], Any, Compute, bool]] = deque()
         self._changed = threading.Condition()
         self._comparing = self._closed = False
         self._left_out = 0
@@ -85,19 +87,20 @@ class Shadow:
         """Draw whether a request is to be compared."""
         return self._random.random() < self.share
 
-    def offer(self, batch: tuple[Any, ...], answer: Any, other: Compute) -> None:
+    def offer(self, batch: tuple[Any, ...], answer: Any, other: Compute, *, by_stock: bool) -> None:
         """Hand over an answered request; never waits.
 
         Args:
             batch: The request.
             answer: Its answer.
             other: Answers it by the other model.
+            by_stock: The stock model has answered.
         """
         with self._changed:
             if self._closed or len(self._waiting) >= self.waiting_most:
                 self._left_out += 1
                 return
-            self._waiting.append((batch, answer, other))
+            self._waiting.append((batch, answer, other, by_stock))
             self._changed.notify_all()
 
     def snapshot(self) -> ShadowCounts:
@@ -130,12 +133,14 @@ class Shadow:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
-                batch, answer, other = self._waiting.popleft()
+                batch, answer, other, by_stock = self._waiting.popleft()
                 self._comparing = True
-            self.counts = self._compared(batch, answer, other)
+            self.counts = self._compared(batch, answer, other, by_stock)
             del batch, answer, other  # nothing of a request stays while the thread waits
 
-    def _compared(self, batch: tuple[Any, ...], answer: Any, other: Compute) -> ShadowCounts:
+    def _compared(
+        self, batch: tuple[Any, ...], answer: Any, other: Compute, by_stock: bool
+    ) -> ShadowCounts:
         """Answer a request by the other model; return the counts with it."""
         counts = vars(self.counts).copy()
         try:
@@ -148,7 +153,8 @@ class Shadow:
         counts["different"] += not difference <= self.tolerance
         if difference > self.counts.worst_difference:
             counts["worst_difference"] = difference
-            counts["worst"] = Worst(difference, batch, answer, wanted)
+            models = ("stock", "ours") if by_stock else ("ours", "stock")
+            counts["worst"] = Worst(difference, batch, answer, wanted, models)
         return ShadowCounts(**counts)
 
 

@@ -17,12 +17,14 @@ from math import isfinite
 from numbers import Real
 from typing import Any, cast
 
-from grace_torchrec.arguments import expect_model, expect_number
+from grace_torchrec import artifact
+from grace_torchrec.arguments import expect, expect_model, expect_number
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.live_batches import LiveBatch, bags_of_call, live_places
 from grace_torchrec.traces.live_hooks import LiveHook
 from grace_torchrec.traces.live_sample import Limits, LiveSample, held_of
 from grace_torchrec.traces.profile import Profile
+from grace_torchrec.traces.recorder_arguments import check_options
 from grace_torchrec.traces.recorder_budget import FREE_LOOKS, Budget
 from grace_torchrec.traces.recorder_files import HalfLives, Held, load_held, save_held
 from grace_torchrec.traces.recorder_stats import Losses, RecorderStats
@@ -77,27 +79,16 @@ class TraceRecorder:
         clock: Callable[[], float] = steady_time,
     ) -> None:
         expect_model("TraceRecorder", model)
-        _check_counts(
-            max_bags=max_bags, max_ids=max_ids, max_bag_ids=max_bag_ids, min_support=min_support
-        )
-        if max_bag_ids > max_ids:
-            raise GraceError(
-                f"recorder: max_bag_ids is {max_bag_ids}, max_ids {max_ids}; give no more"
-            )
-        if not _is_above_0(share) or share > 1:
-            raise GraceError(f"recorder: share is {share!r}; give a number above 0, up to 1")
-        if max_overhead is not None and not (_is_above_0(max_overhead) and max_overhead < 1):
-            raise GraceError(
-                f"recorder: max_overhead is {max_overhead!r}; give a share above 0 and below 1, or None"
-            )
-        halves = [half for half in (half_life_bags, half_life_s) if half is not None]
-        if len(halves) > 1 or not all(map(_is_above_0, halves)):
-            raise GraceError("recorder: give one half-life, of bags or of seconds, above 0")
+        check_options(
+            max_bags=max_bags, max_ids=max_ids, max_bag_ids=max_bag_ids, min_support=min_support,
+            max_overhead=max_overhead, share=share, half_lives=(half_life_bags, half_life_s),
+            seed=seed,
+        )  # fmt: skip
         self.model, self.min_support, self.clock = model, min_support, clock
         half_lives = HalfLives(*(
             half if half and isfinite(half) else None for half in (half_life_bags, half_life_s)
         ))  # fmt: skip
-        source = random.Random(seed)
+        source = random.Random(int(seed))
         tables = {table.name: table for place in live_places(model) for table in place.tables}
         self._names = tuple(tables)
         self._losses = Losses()
@@ -138,6 +129,7 @@ class TraceRecorder:
     def attach(self) -> "TraceRecorder":
         """Record what the collections of the model are called with from now on; return self.
 
+        After ``detach`` or ``close`` it records again, into the same sample.
         Call it again after ``accelerate_``, ``restore_`` or DistributedModelParallel put other
         modules into the model.  Copies of a hooked module are not recorded.
 
@@ -187,8 +179,14 @@ class TraceRecorder:
         Args:
             min_support: Items in fewer of all sampled bags are left out; default: the recorder's.
             since_s: Only bags that came after this time, by the recorder's ``clock``.
+
+        Raises:
+            GraceError: one of them is no such number.
         """
         least = self.min_support if min_support is None else min_support
+        expect_number("recorder.profile", "min_support", least, 1, whole=True)
+        if since_s is not None:
+            expect("recorder.profile", "since_s", since_s, Real)
         return Profile({name: held.profile for name, held in self._held(least, since_s).items()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -212,17 +210,25 @@ class TraceRecorder:
             interval_s: Above 0.
 
         Raises:
-            GraceError: it runs already, or ``interval_s`` is out of range.
+            GraceError: it runs already, ``interval_s`` is out of range, or no profile folder can
+                stand at ``path``.  What fails later is in ``stats.last_error`` and in the log.
         """
         before = self._snapshots
         if before is not None and not before.is_closed:
             raise GraceError("recorder: snapshots are taken already; close() first")
+        artifact.expect_place(path, "profile")
         written = before.written if before else 0
         self._snapshots = Snapshots(self.save, path, interval_s, written)
         return self
 
     def close(self) -> None:
-        """Detach, and write a last snapshot where snapshots are taken; both may begin again."""
+        """Detach, and write a last snapshot where snapshots are taken; what was sampled stays.
+
+        A pause, not an end: ``attach`` and ``snapshots`` may be called again and go on.
+
+        Raises:
+            GraceError: the last snapshot failed; the rest is done.
+        """
         self.detach()
         if self._snapshots is not None:
             self._snapshots.close()
@@ -231,9 +237,13 @@ class TraceRecorder:
         """Return self."""
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Close."""
-        self.close()
+    def __exit__(self, kind: object, *error: object) -> None:
+        """Close; what an error of the block would hide, a last snapshot that failed, is in the log."""
+        try:
+            self.close()
+        except GraceError:
+            if kind is None:
+                raise
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], model: Any, **options: Any) -> "TraceRecorder":
@@ -275,14 +285,3 @@ class TraceRecorder:
             now = self._sample.copy()
         tables = self._sample.tables
         return {name: held_of(one, tables[name], min_support, since_s) for name, one in now.items()}
-
-
-def _check_counts(**counts: int) -> None:
-    """Refuse an argument that counts nothing."""
-    for name, count in counts.items():
-        expect_number("recorder", name, count, 1, whole=True)
-
-
-def _is_above_0(value: object) -> bool:
-    """Tell a number above 0 from anything else; one without end is one."""
-    return isinstance(value, Real) and not isinstance(value, bool) and value > 0  # type: ignore[operator]

@@ -3,17 +3,23 @@
 Flow: recorder -> *Snapshots* -> a folder that is whole at any time.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 
 from grace_torchrec import artifact
 from grace_torchrec.arguments import expect_seconds
+from grace_torchrec.errors import GraceError
 from grace_torchrec.priority import lower_priority
+
+logger = logging.getLogger(__name__)
 
 
 class Snapshots:
     """A thread that saves every so many seconds; an error is kept, and the next turn tries again.
+
+    The first error after a snapshot that was written is warned of in the log.
 
     Args:
         save: Writes a folder, whole or not at all.
@@ -50,9 +56,20 @@ class Snapshots:
         return self._closing.is_set() and not self._thread.is_alive()
 
     def close(self) -> None:
-        """Write a last snapshot and end the thread."""
+        """Write a last snapshot and end the thread; a second call does nothing.
+
+        Raises:
+            GraceError: the last snapshot failed; the thread has ended.
+        """
+        if self.is_closed:
+            return
         self._closing.set()
         self._thread.join()
+        if self.error:
+            raise GraceError(
+                f"snapshots: the last one was not written ({self.error}); what it would hold is "
+                "still there: save() it in another place"
+            )
 
     def _run(self) -> None:
         """Save in turns, and once more at the end."""
@@ -63,6 +80,8 @@ class Snapshots:
                 self._save(self._path)
                 self.written, self.error = self.written + 1, ""
             except Exception as error:
+                if not self.error:
+                    logger.warning("snapshots: one failed, they are tried again: %s", error)
                 self.error = f"{type(error).__name__}: {error}"
             if is_last:
                 return

@@ -45,9 +45,7 @@ def _lines(result: DemoResult) -> list[str]:
     lines = [f"outputs: {equal}", "", plan]
     for row in result.tables:
         because = ", because" if row.verdict != "use" else ":"
-        lines.append(
-            f"  {row.table.rpartition('.')[2]}: {_told(row, result)}{because} {row.reason}"
-        )
+        lines.append(f"  {row.table.rpartition('.')[2]}: {row.verdict_told}{because} {row.reason}")
         lines += [f"    {line}" for line in _grouping(row)]
     lines += [
         f"  all tables on the held-out bags: {_claimed(result)}",
@@ -58,11 +56,6 @@ def _lines(result: DemoResult) -> list[str]:
         *_measured(result, result.measured),
     ]
     return lines
-
-
-def _told(row: TableResult, result: DemoResult) -> str:
-    """Return the verdict; a bare ``use`` says that a gain in time is claimed."""
-    return "use for fewer reads only" if row.table in result.doubts else row.verdict
 
 
 def _claimed(result: DemoResult) -> str:

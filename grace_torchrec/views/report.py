@@ -54,10 +54,12 @@ def write_report(
 
     Raises:
         PlanMismatch: the profile does not belong to the tables of the plan.
-        GraceError: the file cannot be written.
+        GraceError: the profile holds no bags, or the file cannot be written.
     """
     if profile is not None:
         check_profile_fits(profile, [table.spec for table in plan.tables.values()])
+        if not any(table.trace.num_bags for table in profile.tables.values()):
+            raise GraceError("profile: holds no bags; give that of the plan, or leave it out")
     found = what_if(plan, profile) if profile is not None and plan.memory.hbm else None
     target = Path(path)
     try:

@@ -61,11 +61,9 @@ def load_memory(path: str | os.PathLike[str]) -> MemoryModel:
     except OSError as error:
         raise MemoryModelError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise MemoryModelError(f"{path}: is no JSON; calibrate again") from error
+        raise MemoryModelError(f"{path}: is no memory file, which is JSON; {_known()}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise MemoryModelError(
-            f"{path}: is no memory model of schema {SCHEMA}; write it with grace-torchrec calibrate"
-        )
+        raise MemoryModelError(f"{path}: is no memory model of schema {SCHEMA}; {_known()}")
     try:
         tiers = tuple(Tier(**tier) for tier in document["tiers"])
         machine = document["machine"]
@@ -95,10 +93,7 @@ def memory_named(
     if name in machine_names():
         return MemoryModel.named(name, hbm_bytes=hbm_bytes, host_bytes=host_bytes)
     if not Path(name).is_file():
-        raise MemoryModelError(
-            f"memory {name!r}: no file and no known machine; use one of "
-            f"{', '.join(machine_names())}, or a file of grace-torchrec calibrate"
-        )
+        raise MemoryModelError(f"memory {name!r}: no file and no known machine; {_known()}")
     memory = load_memory(name)
     if hbm_bytes is not None and memory.hbm is None:
         raise MemoryModelError(f"{name}: the machine has no HBM; {NO_HBM_BYTES}")
@@ -106,3 +101,8 @@ def memory_named(
     rooms = [(tier, given[tier.name]) for tier in memory.tiers]
     tiers = (tier if own is None else replace(tier, num_bytes=own) for tier, own in rooms)
     return replace(memory, tiers=tuple(tiers))
+
+
+def _known() -> str:
+    """Say what a memory may be called."""
+    return f"use one of {', '.join(machine_names())}, or a file of grace-torchrec calibrate"

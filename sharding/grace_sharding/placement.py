@@ -12,6 +12,7 @@ Shapes: N items, R sums, H hot rows.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -206,7 +207,8 @@ def _all_and_others(
 ) -> tuple[Placement, ...]:
     """Place tables that are in HBM with all sums, and the others in what they leave of the memories.
 
-    Where HBM has no room for them (more sums than were judged), they are filled up like the others.
+    Where that leaves too little (more sums than were judged), they are filled up like the others:
+    rows of tables come before sums.
     """
     apart = {t: _placement(table, True, not table.code_in_host, _NO_ITEMS, table.sum_reads_R.size)
              for t, table in enumerate(tables) if table.layout == "all"}  # fmt: skip
@@ -214,18 +216,24 @@ def _all_and_others(
         "hbm": sum(placed.hbm.bytes for placed in apart.values()),
         "host": sum(placed.host.bytes for placed in apart.values()),
     }
-    tiers = memory.tiers
-    if memory.hbm is None or any(taken[tier.name] > tier.num_bytes for tier in tiers):
-        tables = [replace(t, layout="whole") if t.layout == "all" else t for t in tables]
-        return place_tables(tables, memory, None, slow_share)
-    left = tuple(replace(tier, num_bytes=tier.num_bytes - taken[tier.name]) for tier in tiers)
-    fill_bytes = None if fill_bytes is None else max(0, fill_bytes - taken["hbm"])
-    rest = [t for t in range(len(tables)) if t not in apart]
-    placed = place_tables(
-        [tables[t] for t in rest], replace(memory, tiers=left), fill_bytes, slow_share
+    whole = sum(
+        table.original_bytes + (0 if table.code_in_host else table.metadata_bytes)
+        for table in tables
+        if table.layout == "whole"
     )
-    apart |= zip(rest, placed, strict=True)
-    return tuple(apart[t] for t in range(len(tables)))
+    needed = {"hbm": taken["hbm"] + whole, "host": taken["host"]}
+    if memory.hbm and all(needed[tier.name] <= tier.num_bytes for tier in memory.tiers):
+        left = [replace(tier, num_bytes=tier.num_bytes - taken[tier.name]) for tier in memory.tiers]
+        beside = None if fill_bytes is None else max(0, fill_bytes - taken["hbm"])
+        rest = [t for t in range(len(tables)) if t not in apart]
+        with suppress(DoesNotFit):
+            placed = place_tables(
+                [tables[t] for t in rest], replace(memory, tiers=tuple(left)), beside, slow_share
+            )
+            apart |= zip(rest, placed, strict=True)
+            return tuple(apart[t] for t in range(len(tables)))
+    filled = [replace(t, layout="whole") if t.layout == "all" else t for t in tables]
+    return place_tables(filled, memory, None, slow_share)
 
 
 def _placement(

@@ -192,6 +192,7 @@ def test_only_methods_that_are_built_are_offered():
         set(offered)
         == set(METHODS) | set(BOUNDS)
         == {
+            "auto_in_line",
             "none",
             "fae",
             "lru",

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ ours = [name for name in sys.modules if name.startswith("grace_torchrec.cli.")]
 print("loaded:", sorted(heavy), ours)
 """
 PROBE = """
+import os, signal, time
 import click
 from grace_torchrec.errors import PlanMismatch
 
@@ -39,6 +41,11 @@ def probe(how):
             raise KeyboardInterrupt
         except KeyboardInterrupt as stop:
             raise SystemError("returned a result with an exception set") from stop
+    if how == "terminated":
+        from grace_torchrec.artifact import new_folder
+        with new_folder("unfinished", "plan"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
     if how == "folder":
         open("/nowhere/file")
     if how == "no":
@@ -80,6 +87,14 @@ def test_each_ending_has_its_exit_code(capsys, probe, how, code, out, err) -> No
 def test_an_interrupt_ends_with_130(capsys, probe, how) -> None:
     code, out, err = run(capsys, probe, how)
     assert (code, out, err.strip()) == (130, "", "")
+
+
+def test_sigterm_ends_with_143_and_leaves_nothing(capsys, probe, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, probe, "terminated")
+    assert (code, out, err.strip()) == (143, "", "")
+    assert not [path for path in tmp_path.iterdir() if "unfinished" in path.name]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(

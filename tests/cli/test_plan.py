@@ -23,6 +23,13 @@ def small():
         name="t_item", embedding_dim=64, num_embeddings=600, feature_names=["item"]
     )
     return torch.nn.Sequential(EmbeddingBagCollection(tables=[table])), [()]
+
+def weighted():
+    tables = [
+        EmbeddingBagConfig(name=f"t_{name}", embedding_dim=64, num_embeddings=600, feature_names=[name])
+        for name in ("item", "user")
+    ]
+    return torch.nn.Sequential(EmbeddingBagCollection(tables=tables, is_weighted=True)), [()]
 """
 
 
@@ -74,3 +81,14 @@ def test_a_profile_of_other_tables_and_an_unknown_machine_write_nothing(model, t
         assert isinstance(result.exception, GraceError)
         assert said in str(result.exception)
     assert not out.exists()
+
+
+def test_what_the_profile_lacks_is_told_beside_the_result(model, profile, tmp_path):
+    args = ("--profile", profile, "--memory", "h200", "-o", tmp_path / "plan", "--json")
+    result = run(model.replace("small", "weighted"), *args)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["tables"]
+    user, item = result.stderr.splitlines()
+    assert user.startswith("warning: left stock: 0.t_user: the profile does not hold this table")
+    assert item.startswith("warning: left stock: 0.t_item: its bags were recorded without weights")
+    assert run(model, *args).stderr == ""

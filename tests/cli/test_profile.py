@@ -6,6 +6,7 @@ import json
 from click.testing import CliRunner
 
 from grace_torchrec.cli.profile import profile
+from grace_torchrec.cli.words import in_own_words
 from grace_torchrec.traces.profile import Profile
 
 
@@ -84,3 +85,12 @@ def test_ids_that_are_no_numbers_of_rows_are_noted(tmp_path):
     options = ("-o", tmp_path / "q", "--remap", tmp_path / "items.txt", "--json")
     document = json.loads(run(log, *options).stdout)
     assert (document["items"], document["notes"]) == (3, [])
+
+
+def test_a_log_that_is_read_as_baskets_is_told_its_options(tmp_path):
+    (tmp_path / "log.csv").write_text("u0,salt,4\nu1,salt,5\n")
+    args = (tmp_path / "log.csv", "--format", "baskets", "--remap", tmp_path / "names")
+    result = run(*args, "-o", tmp_path / "p")
+    told = in_own_words(str(result.exception))
+    assert "with --format interactions and name the columns from the left: --columns" in told
+    assert not (tmp_path / "names").exists()

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -47,3 +48,49 @@ def test_without_the_option_there_is_a_page_only(plan, tmp_path, capsys):
     assert ended.value.code == 0
     assert json.loads(capsys.readouterr().out)["tensorboard"] is None
     assert {path.name for path in tmp_path.iterdir()} == {"plan", "page.html"}
+
+
+def test_bags_that_the_plan_was_not_made_from_are_told_of(plan, tmp_path, capsys):
+    for seed, bags in (
+        (3, "the bags that the plan was made from"),
+        (4, "bags that the plan has not seen"),
+    ):
+        profile = Profile({"t_item": TableProfile(generate(900, 800, seed=seed), ("item",))})
+        profile.save(tmp_path / "p")
+        page = tmp_path / "page.html"
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    "report",
+                    str(tmp_path / "plan"),
+                    "--profile",
+                    str(tmp_path / "p"),
+                    "-o",
+                    str(page),
+                ]
+            )
+        assert ended.value.code == 0
+        told = f"{tmp_path / 'p'}: not the bags that the plan was made from"
+        assert (told in capsys.readouterr().err) == (seed == 4)
+        assert bags in page.read_text()
+
+
+@pytest.mark.parametrize(
+    "tables", [{}, {"t_item": TableProfile(generate(900, 800).take(np.zeros(0, int)), ("item",))}]
+)
+def test_a_profile_without_bags_is_refused(plan, tmp_path, capsys, tables):
+    Profile(tables).save(tmp_path / "p")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "report",
+                str(tmp_path / "plan"),
+                "--profile",
+                str(tmp_path / "p"),
+                "-o",
+                str(tmp_path / "page.html"),
+            ]
+        )
+    assert ended.value.code == 2
+    assert "holds no bags" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()

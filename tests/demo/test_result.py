@@ -11,7 +11,7 @@ from grace_torchrec.views.demo import demo_view
 
 
 def result(ratio, low, high):
-    table = TableResult("m.t", "use", "r", 100, 60, 10, 5120, 1e-6, 1e-7)
+    table = TableResult("m.t", "use", "r", "use", 100, 60, 10, 5120, 1e-6, 1e-7)
     measured = Measured(
         "cpu", "fused", 128, 512, 10.0, 10.0 / ratio, ratio, (low, high), 1.0, (1, 1)
     )

@@ -8,7 +8,7 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torchrec import KeyedJaggedTensor
+from torchrec import KeyedJaggedTensor, KeyedTensor
 from torchrec.fx import symbolic_trace
 
 from grace_torchrec.errors import GraceError, NotSupported
@@ -216,13 +216,28 @@ def test_offsets_that_read_elsewhere_are_refused(served, table_of, offsets, mess
 
 @pytest.mark.parametrize(
     ("lengths", "message"),
-    [([4, -1], "offsets fall at bag 1"), ([2, 2], "add up to 4, there are 3 ids")],
+    [([4, -1], r"length below 0 \(-1\) at bag 1"), ([2, 2], "add up to 4, there are 3 ids")],
 )
 def test_lengths_that_read_elsewhere_are_refused(served, table_of, lengths, message):
     _, module = served([table_of()])
     ids = torch.tensor([1, 2, 3])
     with pytest.raises(GraceError, match=message):
         module(KeyedJaggedTensor(keys=["item"], values=ids, lengths=torch.tensor(lengths)))
+
+
+@pytest.mark.parametrize("bags", [{"hist": [1]}, {"item": torch.tensor([1])}, [1], None])
+def test_what_is_no_bags_is_told_by_its_type(served, table_of, bags):
+    _, module = served([table_of()])
+    kind = "None" if bags is None else f"a {type(bags).__name__}"
+    with pytest.raises(GraceError, match=f"batch is {kind}, a KeyedJaggedTensor is expected"):
+        module(bags)
+
+
+def test_pooled_values_are_no_bags(served, table_of):
+    _, module = served([table_of()])
+    pooled = KeyedTensor(["item"], [1], torch.zeros(1, 1))  # has keys() too
+    with pytest.raises(GraceError, match="batch is a KeyedTensor, a KeyedJaggedTensor is expected"):
+        module(pooled)
 
 
 def test_lengths_and_offsets_that_contradict_each_other_are_refused(served, table_of):

@@ -95,3 +95,33 @@ def test_rows_in_host_memory_beside_free_hbm_are_explained(planned):
     assert kept.time_s == pytest.approx(spread.all_in_hbm_s, rel=0.02)
     full = replace(ROOM[0], num_bytes=TABLE)
     assert host_lines(summarise(planned(MemoryModel("m", (full, ROOM[1]))))) == []
+
+
+@pytest.mark.parametrize("rewriting", ["in_line", "ahead"])
+@pytest.mark.parametrize("host_bytes", [0, 10**9])
+def test_more_hbm_is_never_refused_and_tables_are_where_they_are_said_to_be(
+    planned, rewriting, host_bytes
+):
+    options = PlanOptions(methods=("subsets",), rewriting=rewriting)
+    host = replace(ROOM[1], num_bytes=host_bytes)
+    whole = planned(MemoryModel("m", (ROOM[0], host)), options)
+    most = sum(table.placement.hbm.bytes for table in whole.tables.values())
+    with_sums = 0
+    for hbm_bytes in range(2 * TABLE, most + 2048, 2048):
+        memory = MemoryModel("m", (replace(ROOM[0], num_bytes=hbm_bytes), host), cache_bytes=TABLE)
+        plan = planned(memory, options)
+        for table in plan.tables.values():
+            assert host_bytes or table.placement.originals == "hbm"
+            if table.verdict != "use" and not table.predicted.host_s:
+                assert table.placement.host.reads == 0
+        with_sums += any(table.num_sums for table in plan.tables.values())
+    assert with_sums > 0
+
+
+def test_host_memory_that_is_needed_owes_nobody_a_launch(planned):
+    tight = replace(ROOM[0], num_bytes=2 * TABLE)
+    plain = planned(MemoryModel("m", (tight, ROOM[1])))
+    dear = planned(MemoryModel("m", (tight, ROOM[1]), launch_s=1.0))
+    assert sum(table.num_sums for table in plain.tables.values()) > 0
+    for one, other in zip(plain.tables.values(), dear.tables.values(), strict=True):
+        assert (one.verdict, one.num_sums) == (other.verdict, other.num_sums)

@@ -77,7 +77,7 @@ def test_host_memory_serves_what_it_has_time_for(spec_of, uniform):
 def test_sums_that_fit_on_the_fit_bags_only_are_given_up_with_a_reason(spec_of, offer):
     option = next(one for one in offer.options if one.held.num_sums < 60)
     large = next(one for one in offer.options if one.held.num_sums > 300)
-    grown = SumsOption("set_merge", "", option.held, large.refit)
+    grown = SumsOption("set_merge", "", option.held, large.refit, large.refit)
     host_bytes = 400 * ROW + option.held.num_sums * ROW + option.held.metadata_bytes + 3000
     tiers = (Tier("hbm", 0, 1e9), Tier("host", host_bytes, 1e8))
     cramped = Offer(offer.spec, offer.bags, (grown,), "", 0.0)

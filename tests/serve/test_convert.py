@@ -262,6 +262,8 @@ def test_what_is_no_collection_stays_and_is_named(model_of, plan_for, batch):
         ({"example": 1}, GraceError, "example must be a tuple"),
         ({"example": (1,)}, GraceError, "refuses the example"),
         ({"streams": 0}, GraceError, "stream"),
+        ({"deltas": "no"}, GraceError, "deltas is a str; a bool is expected"),
+        ({"strict": "no"}, GraceError, "strict is a str; a bool is expected"),
     ],
 )
 def test_a_wrong_call_is_one_clear_error(options, error, said, model_of, plan_for, batch):

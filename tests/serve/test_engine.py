@@ -192,10 +192,59 @@ def test_a_batch_that_fails_at_once_makes_none_look_fast(double, monkeypatch) ->
         busy.result(PATIENCE_S)
 
 
-def test_a_deadline_that_is_no_number_is_refused(double) -> None:
-    with Engine(double()) as engine, pytest.raises(grace.GraceError, match="not a number"):
-        engine.submit(rows(1), deadline_s=float("nan"))
+@pytest.mark.parametrize("deadline_s", [float("nan"), "x", True, [1]])
+def test_a_deadline_that_is_no_number_is_refused(deadline_s, double) -> None:
+    with Engine(double()) as engine, pytest.raises(grace.GraceError, match="give seconds, or None"):
+        engine.submit(rows(1), deadline_s=deadline_s)
     assert engine.metrics.snapshot().rejected == 1
+
+
+def test_a_request_without_arguments_is_refused_unless_the_model_takes_none(double) -> None:
+    class Still(nn.Module):
+        def forward(self, *args: Any, scale: float = 1.0) -> Tensor:
+            return torch.full((1,), scale)
+
+    with Engine(double(), stock=Still().eval()) as engine:
+        with pytest.raises(grace.GraceError, match=r"no argument has rows.* Double takes \(x: "):
+            engine.submit()
+        assert engine.metrics.snapshot().rejected == 1
+        engine.use_stock()
+        assert engine.submit().result(PATIENCE_S).tolist() == [1]
+
+
+def test_a_request_of_another_form_fails_with_what_the_model_raises(double) -> None:
+    with Engine(double()) as engine:
+        assert isinstance(engine.submit(3).exception(PATIENCE_S), AttributeError)
+        assert isinstance(engine.submit(rows(1), 3).exception(PATIENCE_S), TypeError)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("use_stock", {"on": "no"}),
+        ("use_stock", {"on": 0}),
+        ("drain", {"timeout_s": "1"}),
+        ("drain", {"timeout_s": float("nan")}),
+        ("close", {"cancel": "no"}),
+        ("close", {"timeout_s": True}),
+    ],
+)
+def test_arguments_of_another_type_change_nothing(call, arguments, double) -> None:
+    with Engine(double(), stock=double(3)) as engine:
+        with pytest.raises(grace.GraceError, match=f"Engine.{call}: {next(iter(arguments))} is"):
+            getattr(engine, call)(**arguments)
+        assert engine.submit(rows(1)).result(PATIENCE_S).tolist() == [2]
+
+
+@pytest.mark.parametrize("call", ["drain", "close"])
+def test_an_engine_may_be_given_all_the_time_there_is(call, double) -> None:
+    model = double()
+    engine = Engine(model)
+    first = model.held_by(engine)
+    threading.Timer(0.01, model.free.set).start()
+    getattr(engine, call)(timeout_s=float("inf"))
+    assert first.done()
+    engine.close()
 
 
 def test_what_cannot_be_looked_at_counts_as_rejected(double) -> None:

@@ -126,7 +126,7 @@ def test_a_request_that_wants_gradients_makes_no_other_want_them() -> None:
     [
         (lambda part: {"offsets": part.offsets[:-1]}, "offsets for 4 bags"),
         (lambda part: {"offsets": part.offsets + 1}, "begin at 1"),
-        (lambda part: {"offsets": part.offsets.flip(0) - part.offsets[-1]}, "begin|add up"),
+        (lambda part: {"offsets": part.offsets.flip(0) - part.offsets[-1]}, "begin|below 0"),
         (lambda part: {"rows": part.rows[1:]}, "add up"),
         (lambda part: {"rows": part.rows[:, None]}, "do not fit its rows"),
         (lambda part: {"weights": torch.ones(1)}, "do not fit its rows"),
@@ -206,11 +206,11 @@ def test_requests_of_other_structure_are_of_another_kind() -> None:
         ((torch.zeros(2, 3), bags_of([([1], [2])])), "argument 0 has 2 rows, argument 1 has 1"),
         (
             (KeyedJaggedTensor(KEYS, torch.arange(5), lengths=torch.tensor([1, 2])),),
-            "add up to 3 .*there are 5 ids",
+            "add up to 3, there are 5 ids",
         ),
         (
             (KeyedJaggedTensor(KEYS, torch.arange(2), lengths=torch.tensor([3, -1])),),
-            "are -1 or more",
+            r"has a length below 0 \(-1\)",
         ),
         ((KeyedJaggedTensor(KEYS, torch.arange(2), lengths=torch.tensor([1, 1, 0])),), "3 lengths"),
         (

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.errors import NotSupported
+from grace_torchrec.errors import GraceError, NotSupported
 from grace_torchrec.plans.files import plan_fingerprint
 from grace_torchrec.plans.make import make_plan
 from grace_torchrec.plans.plan import PlanOptions
@@ -178,3 +178,9 @@ def test_without_prometheus_client_one_line_says_what_to_install(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(NotSupported, match=r"pip install 'grace-torchrec\[serve\]'"):
         GraceCollector(Metrics())
+
+
+@pytest.mark.parametrize("port", ["9464", -1, 65536, None])
+def test_a_port_is_a_number_of_one(port) -> None:
+    with pytest.raises(GraceError, match="serve_metrics: port must be an integer"):
+        serve_metrics(GraceCollector(), port)

@@ -38,6 +38,18 @@ def test_the_shadow_counts_differences_and_keeps_the_worst(double) -> None:
     assert (found.worst.answer.tolist(), found.worst.other.tolist()) == ([6], [7.5])
 
 
+@pytest.mark.parametrize("by", ["ours", "stock"])
+def test_the_worst_request_is_told_in_a_line_that_names_the_models(by, double) -> None:
+    with Engine(double(), stock=double(2.5), shadow=1.0) as engine:
+        engine.use_stock(by == "stock")
+        engine.submit(rows(3)).result(PATIENCE_S)
+        engine.drain()
+        found = engine.metrics.snapshot().shadow
+    other = {"ours": "stock", "stock": "ours"}[by]
+    assert repr(found.worst) == f"Worst(difference=1.5, models={(by, other)})"
+    assert "tensor" not in repr(found)
+
+
 @pytest.mark.parametrize("form", [lambda x: x, lambda x: {"a": [x, (x * 1,)]}, keyed])
 def test_the_shadow_compares_what_was_answered_not_what_a_caller_made_of_it(form, double) -> None:
     class Formed(double):

@@ -147,6 +147,16 @@ def test_stored_sums_that_fit_nowhere_are_named():
     assert error.value.what == "sums"
 
 
+@pytest.mark.parametrize("host_bytes", [PLENTY, 6 * ROW])
+def test_all_sums_of_one_table_push_no_rows_of_another_out(host_bytes):
+    sums = TableReads("sums", np.array([1, 1]), np.array([9] * 6), ROW, layout="all")
+    rows = TableReads("rows", np.array([50, 50]), row_bytes=ROW, layout="whole")
+    for sums_in_hbm in range(7):
+        placed = place_tables([sums, rows], machine((4 + sums_in_hbm) * ROW, host_bytes))
+        assert [one.originals for one in placed] == ["hbm", "hbm"]
+        assert placed[0].num_hbm_sums == sums_in_hbm
+
+
 def test_no_tables_need_no_place():
     assert place_tables([], machine(10)) == ()
 

@@ -319,3 +319,30 @@ def test_support_is_of_the_whole_sample_also_where_only_late_bags_are_asked_for(
     now[0] = 2.0
     recorder.observe(batch_of({"shop": [[1, 3], [2]]}))
     assert bags_of(recorder.profile(since_s=1.0).tables["t_shop"].trace) == [[1]]
+
+
+@pytest.mark.parametrize(
+    "options", [{"min_support": "2"}, {"min_support": 0}, {"min_support": True}, {"since_s": "x"}]
+)
+def test_a_profile_is_asked_for_by_numbers(options) -> None:
+    with pytest.raises(grace.GraceError, match=r"recorder\.profile: (min_support|since_s)"):
+        recorder_of(model_of()).profile(**options)
+
+
+def test_a_seed_is_a_number() -> None:
+    assert recorder_of(model_of(), seed=np.int64(3)).max_bytes
+    with pytest.raises(grace.GraceError, match="seed is a list"):
+        recorder_of(model_of(), seed=[1])
+
+
+def test_a_closed_recorder_may_be_attached_again_and_goes_on() -> None:
+    model = model_of()
+    recorder = recorder_of(model, min_support=1).attach()
+    model(batch_of(BAGS))
+    recorder.close()
+    model(batch_of(BAGS))
+    assert recorder.stats.batches_failed == 0
+    seen = recorder.stats.bags_seen
+    recorder.attach()
+    model(batch_of(BAGS))
+    assert recorder.stats.bags_seen == 2 * seen

@@ -222,14 +222,59 @@ def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path, most_bytes: int) 
     assert [found.name for found in tmp_path.iterdir()] == ["p"]
 
 
-def test_a_place_that_cannot_be_written_is_told_in_the_stats(tmp_path) -> None:
-    (tmp_path / "file").write_text("")
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("own.csv", "exists and is not a profile folder"),
+        ("own.csv/p", "own.csv is no folder"),
+        ("own.csv/a/p", "own.csv is no folder"),
+        ("others", "exists and is not a profile folder"),
+        ("link", "is a link"),
+    ],
+)
+def test_a_place_that_no_snapshot_can_take_is_refused_at_the_call(tmp_path, place, message) -> None:
+    (tmp_path / "own.csv").write_text("1,2")
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "plan.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    recorder = recorder_of(model_of(), min_support=1)
+    with pytest.raises(grace.GraceError, match=f"{place}: .*{message}"):
+        recorder.snapshots(tmp_path / place)
+    recorder.snapshots(tmp_path / "new" / "p").close()  # and nothing of it is left
+    assert (tmp_path / "own.csv").read_text() == "1,2"
+
+
+def lost_place(tmp_path, interval_s: float) -> TraceRecorder:
+    """A recorder whose snapshots have nowhere to go: a file came into the way meanwhile."""
     recorder = recorder_of(model_of(), min_support=1)
     recorder.observe(pairs(0, 10))
-    recorder.snapshots(tmp_path / "file" / "p", interval_s=60)
-    recorder.close()  # takes the last snapshot
+    recorder.snapshots(tmp_path / "d" / "p", interval_s=interval_s)
+    (tmp_path / "d").write_text("")
+    return recorder
+
+
+def test_a_last_snapshot_that_fails_is_raised_once_and_the_sample_stays(tmp_path) -> None:
+    recorder = lost_place(tmp_path, 60)
+    with pytest.raises(grace.GraceError, match=r"last one was not written .*d is no folder"):
+        recorder.close()
     assert recorder.stats.snapshots == 0
     assert "cannot be written" in recorder.stats.last_error
+    recorder.close()
+    recorder.save(tmp_path / "p")
+    assert TraceRecorder.resume(tmp_path / "p", model_of()).stats.bags_seen == 10
+
+
+def test_the_first_snapshot_that_fails_is_told_at_once(tmp_path, caplog) -> None:
+    recorder = lost_place(tmp_path, 0.3)
+    deadline = time.monotonic() + 30
+    while not recorder.stats.last_error and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert "cannot be written" in recorder.stats.last_error
+    with pytest.raises(ZeroDivisionError), recorder:  # the error of the block is what is raised
+        raise ZeroDivisionError
+    warned = [record.message for record in caplog.records if "one failed" in record.message]
+    assert len(warned) == 1
+    assert "cannot be written" in warned[0]
 
 
 def test_what_a_killed_writer_left_is_cleared_up(tmp_path) -> None:

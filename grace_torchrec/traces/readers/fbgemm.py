@@ -23,7 +23,12 @@ import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
 from grace_torchrec.traces.merge import concatenate
-from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
+from grace_torchrec.traces.readers.line_errors import (
+    ZIP_MAGIC,
+    check_bags,
+    file_error,
+    open_source,
+)
 from grace_torchrec.traces.trace import Trace
 
 PIECE_IDS = 1 << 22
@@ -81,13 +86,14 @@ def stream_fbgemm(
     tables = _num_tables(path, num_tables, parts[2] if len(parts) == 3 else None, ends.size)
     table = _table(path, part, tables)
     num_bags = (ends.size - 1) // tables
+    check_bags(path, num_bags)
     own = np.asarray(ends[table * num_bags : (table + 1) * num_bags + 1], np.int64)
     first, last = int(own[0]), int(own[-1])
     if not 0 <= first <= last <= indices.size:
         file_error(path, f"offsets of table {table} run from {first} to {last}, there are "
                 f"{indices.size} indices; write the file again")  # fmt: skip
     bag = 0
-    while bag < num_bags or not num_bags:
+    while bag < num_bags:
         until = int(np.searchsorted(own, own[bag] + PIECE_IDS, side="right")) - 1
         until = min(max(until, bag + 1), num_bags)
         try:
@@ -96,8 +102,6 @@ def stream_fbgemm(
             what = str(error).removeprefix("trace: ")
             where = f"table {table}" + (f", behind bag {bag}" if bag else "")
             raise GraceError(f"{os.fspath(path)}: {where}: {what}") from error
-        if not num_bags:
-            return
         bag = until
 
 

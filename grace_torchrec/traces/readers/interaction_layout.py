@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import NAME_COLUMNS, line_error, open_source
+from grace_torchrec.traces.readers.line_errors import (
+    LEAVE_COLUMNS,
+    NAME_COLUMNS,
+    line_error,
+    open_source,
+)
 
 SEPARATORS = (b"\t", b"::", b",", b";", b"|", b" ")  # the first that the first line holds
 USER_NAMES = (
@@ -112,7 +117,11 @@ def tell_layout(
         )
     if names is not None and len(names) < len(tokens):  # else a rating may be read as a time
         what = f"the line has {len(tokens)} columns and {len(names)} are named"
-        line_error(path, line, what, "name each from the left ('-' leaves one out)")
+        todo = "name each from the left ('-' leaves one out)"
+        own = _named([_plain(token) for token in tokens])
+        if own["user"] is not None and own["item"] is not None:
+            todo = f"{todo}, {LEAVE_COLUMNS}: the line names them itself"
+        line_error(path, line, what, todo)
     if user is None or item is None:
         lacks = "user" if user is None else "item"
         line_error(

@@ -15,6 +15,8 @@ from grace_torchrec.errors import GraceError
 # What to do, in Python's words; the command line says these in its own (cli/words.py).
 NAME_ITEMS = "items of any name are numbered by read(names=ItemNames())"
 NAME_COLUMNS = "name the columns from the left: read(columns=('user', 'item', ...))"
+READ_AS_LOG = "read it with format='interactions'"
+LEAVE_COLUMNS = "or leave columns= out"
 NAME_FORMAT = "name the format: read(format=)"
 SKIP_LINES = "or leave such lines out: stream(bad_lines=BadLines())"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # also of UTF-32, little endian
@@ -102,6 +104,20 @@ def file_error(
         GraceError: always, as ``FILE: what``.
     """
     raise GraceError(f"{os.fspath(path)}: {' '.join(what.split())}") from cause
+
+
+def check_bags(path: str | os.PathLike[str], num_bags: int) -> None:
+    """Refuse a file without bags, of which nothing can be planned.
+
+    Args:
+        path: File as the caller named it.
+        num_bags: Bags it holds; one without ids is a bag.
+
+    Raises:
+        GraceError: there are none.
+    """
+    if not num_bags:
+        file_error(path, "holds no bags; give a file with some")
 
 
 def open_source(path: str | os.PathLike[str]) -> IO[bytes]:

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import file_error, open_source
+from grace_torchrec.traces.readers.line_errors import check_bags, file_error, open_source
 from grace_torchrec.traces.trace import Trace
 
 PIECE_IDS = 1 << 22
@@ -98,8 +98,9 @@ def _bags(path: str | os.PathLike[str], name: str, member: IO[bytes]) -> Iterato
     """Yield the rows of one member."""
     shape, dtype = _header(path, name, member)
     rows, hot = shape
+    check_bags(path, rows)
     step = max(PIECE_IDS // max(hot, 1), 1)
-    for first in range(0, max(rows, 1), step):
+    for first in range(0, rows, step):
         count = min(step, rows - first)
         raw = member.read(count * hot * dtype.itemsize)
         if len(raw) != count * hot * dtype.itemsize:

@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError
-from grace_torchrec.traces.readers.line_errors import ZIP_MAGIC, file_error, open_source
+from grace_torchrec.traces.readers.line_errors import (
+    ZIP_MAGIC,
+    check_bags,
+    file_error,
+    open_source,
+)
 from grace_torchrec.traces.trace import Trace
 
 SAVE = "write it with numpy.savez(indptr=, indices=) of integers"
@@ -33,17 +38,20 @@ def read_npz(path: str | os.PathLike[str]) -> Trace:
     """Read an archive of arrays ``indptr`` and ``indices`` (names of CSR matrices).
 
     Raises:
-        GraceError: the file is no such archive; names the file, and the array where it is one.
+        GraceError: the file is no such archive, or holds no bags; names the file, and the array
+            where it is one.
     """
     with open_source(path) as source:
         arrays = _load(path, source)
     num_rows = _num_rows(path, arrays.pop("num_rows", None))
     try:
-        return _trace(arrays, num_rows)
+        trace = _trace(arrays, num_rows)
     except GraceError as error:
         what = str(error).removeprefix("trace: ").replace("num_items", "num_rows")
         what = what if ";" in what else f"{what}; {SAVE}"
         file_error(path, f"array {_culprit(arrays, num_rows)}: {what}", error)
+    check_bags(path, trace.num_bags)
+    return trace
 
 
 def _load(path: str | os.PathLike[str], source: IO[bytes]) -> _Arrays:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_torchrec.errors import GraceError, NotSupported
-from grace_torchrec.traces.readers.line_errors import file_error, open_source
+from grace_torchrec.traces.readers.line_errors import check_bags, file_error, open_source
 from grace_torchrec.traces.trace import Trace
 
 PARQUET_MAGIC = b"PAR1"
@@ -61,12 +61,11 @@ def stream_parquet(path: str | os.PathLike[str], part: str | None = None) -> Ite
     try:
         with parquet.ParquetFile(os.fspath(path)) as file:
             names = _columns(path, arrow, file.schema_arrow, part)
+            check_bags(path, file.metadata.num_rows)
             first = 0
             for batch in file.iter_batches(BATCH_ROWS, columns=[n for n in names if n]):
                 yield _bags(path, arrow, batch, names, first)
                 first += batch.num_rows
-            if not file.metadata.num_rows:
-                yield Trace(np.zeros(1, np.int64), np.zeros(0, np.int64))
     except GraceError:
         raise
     except (arrow.ArrowException, OSError, MemoryError) as error:

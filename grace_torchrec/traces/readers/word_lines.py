@@ -14,10 +14,20 @@ import numpy.typing as npt
 from grace_torchrec.traces.readers.columns import Columns, cut_columns, keys, unquoted
 from grace_torchrec.traces.readers.first_seen import ItemNames
 from grace_torchrec.traces.readers.integer_lines import refuse_empty, text_blocks
-from grace_torchrec.traces.readers.line_errors import BadLines, open_source, refuse_line
+from grace_torchrec.traces.readers.interaction_layout import looks_like_interactions
+from grace_torchrec.traces.readers.line_errors import (
+    NAME_COLUMNS,
+    READ_AS_LOG,
+    BadLines,
+    file_error,
+    open_source,
+    refuse_line,
+)
 from grace_torchrec.traces.trace import Trace
 
 FORM = "lines hold items with spaces between them"
+OTHER_SEPARATORS = (b",", b";", b"|", b"::")  # of logs; a tab is a blank to the lines read here
+LEAST_LINES = 2  # from which on lines tell how they are written
 Int64s = npt.NDArray[np.int64]
 
 
@@ -40,18 +50,42 @@ def read_words(
         bad_lines: Counts bad lines, which make no bag. None: the first is an error.
 
     Raises:
-        GraceError: the file cannot be read or is empty, or ``FILE:LINE:`` of a line that holds a
-            NUL byte, an empty item, a negative number (padding), or an item that has no row.
+        GraceError: the file cannot be read, is empty or a log of interactions, or ``FILE:LINE:`` of
+            a line that holds a NUL byte, an empty item, a negative number (padding), or an item that
+            has no row.
     """
+    if looks_like_interactions(path):
+        file_error(path, f"its first line is that of a log of interactions; {READ_AS_LOG}")
     first_line, found = 1, 0
     with open_source(path) as source:
         for block in text_blocks(path, source, FORM):
-            lines = _checked(path, cut_columns(block, first_line, b" "), users, bad_lines)
+            lines = cut_columns(block, first_line, b" ")
+            if not found:
+                _refuse_columns(path, lines)
+            lines = _checked(path, lines, users, bad_lines)
             first_line += block.count(b"\n")
             found += lines.line_P.size
             yield _bags(path, lines, names, users, bad_lines)
     if not found:
         refuse_empty(path, first_line == 1, "no line holds an item", FORM)
+
+
+def _refuse_columns(path: str | os.PathLike[str], lines: Columns) -> None:
+    """Refuse lines of one word each, none of them twice, that another separator cuts alike.
+
+    As items, none of them would ever be asked for again; they are lines of a log.
+    """
+    if lines.line_P.size < LEAST_LINES or (lines.count_P != 1).any():
+        return
+    words = [
+        lines.text_W[start:end].tobytes()
+        for start, end in zip(lines.starts_P.tolist(), lines.ends_P.tolist(), strict=True)
+    ]
+    cuts = [mark for mark in OTHER_SEPARATORS if all(mark in word for word in words)]
+    if cuts and len(set(words)) == len(words):
+        what = f"every line is one word, none of them twice, with {cuts[0].decode()!r} inside"
+        todo = f"{READ_AS_LOG} and {NAME_COLUMNS}"
+        file_error(path, f"{what}; if it is a log of interactions, {todo}; else {FORM}")
 
 
 def _checked(

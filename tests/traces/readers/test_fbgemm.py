@@ -107,6 +107,7 @@ BAD = {
     "offsets too far": (lambda: (INDICES, torch.tensor([0, 9])), "offsets of table 0 run from 0"),
     "offsets below 0": (lambda: (INDICES, torch.tensor([-1, 3])), "offsets of table 0 run from -1"),
     "offsets fall": (lambda: (INDICES, torch.tensor([0, 4, 2, 6])), "table 0: offsets fall at bag"),
+    "no bags": (lambda: (INDICES, torch.tensor([0])), "holds no bags"),
     "no offsets": (lambda: (INDICES, torch.zeros(0, dtype=torch.int64)), "0 offsets do not fit"),
     "lengths": (lambda: (INDICES, OFFSETS, torch.ones(3, 2)), "5 offsets do not fit 3 tables"),
 }

@@ -94,6 +94,12 @@ def test_no_rating_is_read_as_a_time_where_a_column_is_not_named(file, head):
     assert bags_of(read_interactions(file, columns=("user", "item", "-", "time"))) == [[3, 8]]
 
 
+def test_names_are_not_needed_beside_a_header_that_names_its_columns(file):
+    file.write_text("user,item,rating,timestamp\n1,8,5,50\n")
+    with pytest.raises(GraceError, match=r"4 columns and 2 are named; .*or leave columns= out"):
+        read_interactions(file, columns=("user", "item"))
+
+
 def test_named_columns_and_named_items_need_no_format(file):
     file.write_text("x,ann,milk\ny,bob,bread\nz,ann,bread\n")
     names = ItemNames()

@@ -57,6 +57,7 @@ BAD = {
     "indptr too short": ({"indptr": np.array([0, 2])}, "array indptr: offsets run from 0 to 2"),
     "indptr falls": ({"indptr": np.array([0, 3, 2, 3])}, "array indptr: offsets fall at bag 1"),
     "indptr of floats": ({"indptr": np.array([0.0, 3.0])}, "array indptr: offsets must be"),
+    "no bags": ({"indptr": np.zeros(1, int), "indices": np.zeros(0, int)}, "holds no bags"),
     "indptr empty": ({"indptr": np.zeros(0, np.int64)}, "array indptr: offsets must be"),
     "indptr a number": ({"indptr": np.array(3)}, "array indptr: offsets must be"),
     "negative id": ({"indices": np.array([4, -7, 1])}, "array indices: id -7"),

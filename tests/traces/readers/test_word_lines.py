@@ -74,3 +74,25 @@ def test_given_names_are_the_only_ones(tmp_path):
     names = ItemNames.load(tmp_path / "names")
     (trace,) = stream(tmp_path / "t", "baskets", names=names, bad_lines=bad)
     assert (bags_of(trace), bad.count) == ([[1, 0], [0]], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("baskets", "user,item,rating\nu0,salt,4\nu1,salt,5\n", "t: its first line is that of a log"),
+        ("baskets", "user\titem\nu0\tsalt\n", "t: its first line is that of a log"),
+        ("baskets", "u0,salt,4\nu1,salt,5\n", "t: every line is one word, none of them twice, with ','"),
+        ("user_items", "u0;salt\n\nu1;salt\n", "t: every line is one word, none of them twice, with ';'"),
+    ],
+)  # fmt: skip
+def test_lines_of_a_log_are_no_items(tmp_path, kind, text, said):
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(GraceError, match=f"{said}.*; .*read it with format=.interactions"):
+        list(stream(tmp_path / "t", kind, names=ItemNames(), bad_lines=BadLines()))
+
+
+@pytest.mark.parametrize("text", ["a,b\n", "a,b\na,b\n", "a,b\nc\n", "a,b c\nd,e\n"])
+def test_an_item_may_hold_a_separator(tmp_path, text):
+    (tmp_path / "t").write_text(text)
+    (trace,) = stream(tmp_path / "t", "baskets", names=ItemNames())
+    assert trace.num_bags == text.count("\n")
