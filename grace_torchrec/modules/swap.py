@@ -84,13 +84,13 @@ def accelerate_(
             swap = GraceEmbeddingBagCollection(
                 collection, chosen, bad_ids=plan.options.bad_ids, strict=strict, path=path
             )
-            swap.swap_mark = object()
             everywhere = [place for place, module in places if module is collection]
             used |= dict.fromkeys(everywhere, names)
             swaps |= dict.fromkeys(everywhere, swap)
             originals |= dict.fromkeys(everywhere, collection)
     if swaps:
         for module in set(swaps.values()):
+            module.swap_mark = object()
             module.warm_up(torch.get_num_threads())
     for path, module in swaps.items():
         _put(model, path, module)

@@ -47,16 +47,17 @@ def write_arrays(path: Path, tensors: Mapping[str, Tensor]) -> str:
     numbers are aligned, also where a byte array holds rows of wider numbers.
 
     Raises:
-        GraceError: a tensor has a type that files do not hold.
+        GraceError: a tensor has a type that files do not hold, or is no plain array; names it.
     """
+    for name, tensor in tensors.items():
+        plain = tensor.layout is torch.strided and not tensor.is_nested
+        if not plain or tensor.dtype not in TYPES:
+            what = tensor.dtype if plain else f"not a plain array ({tensor.layout})"
+            raise GraceError(f"save: {name!r} is {what}; files hold {sorted(TYPES.values())}")
     header: dict[str, dict[str, object]] = {}
     end = 0
     in_order = sorted(tensors.items(), key=lambda item: -_power_of_two(item[1].nbytes))
     for name, tensor in in_order:
-        if tensor.dtype not in TYPES or tensor.is_sparse:
-            raise GraceError(
-                f"save: {name!r} is {tensor.dtype}; files hold {sorted(TYPES.values())}"
-            )
         begin, end = end, end + tensor.nbytes
         header[name] = {
             "dtype": TYPES[tensor.dtype],

@@ -95,6 +95,15 @@ def test_types_that_files_do_not_hold_are_refused(tmp_path):
         write_arrays(tmp_path / "a", {"x": torch.zeros(1, dtype=torch.complex64)})
 
 
+@pytest.mark.parametrize(
+    "made", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, torch.Tensor.to_mkldnn]
+)
+def test_tensors_that_are_no_plain_arrays_are_refused_by_name(made, tmp_path):
+    with pytest.raises(GraceError, match="save: 'attributes/odd' is not a plain array"):
+        write_arrays(tmp_path / "a", {"fine": torch.ones(2), "attributes/odd": made(torch.eye(3))})
+    assert not (tmp_path / "a").exists()
+
+
 def test_every_array_is_aligned_for_its_numbers(tmp_path):
     rows = {
         "a odd": torch.zeros(3, dtype=torch.uint8),
