@@ -5,11 +5,10 @@ not asked for the longest.
 """
 
 import threading
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Other = TypeVar("Other")
 MOST = 64  # a server sees a few forms of batches; callers that vary theirs must not fill its memory
 
 
@@ -43,16 +42,7 @@ class Recent(dict[Key, Value]):
             while len(self) > self._most:
                 del self[next(iter(self))]
 
-    @overload
-    def get(self, key: Key, default: None = None, /) -> Value | None: ...
-
-    @overload
-    def get(self, key: Key, default: Value, /) -> Value: ...
-
-    @overload
-    def get(self, key: Key, default: Other, /) -> Value | Other: ...
-
-    def get(self, key: Key, default: Any = None, /) -> Any:
+    def get(self, key: Key, default: Any = None, /) -> Value | Any:
         """Return an entry, which is the last one then, or the default."""
         with self._lock:
             if key not in self:
