@@ -28,12 +28,15 @@ def plan(made, tmp_path):
     return made
 
 
-def test_a_plan_is_written_for_tensorboard_beside_the_page(plan, tmp_path, capsys):
-    args = ["report", "plan", "-o", "page.html", "--tensorboard", "board", "--json"]
-    args = [str(tmp_path / arg) if arg in ("plan", "page.html", "board") else arg for arg in args]
+def report(folder, *more):
+    """Run the command on the folder's plan; return its exit code."""
     with pytest.raises(SystemExit) as ended:
-        main(args)
-    assert ended.value.code == 0
+        main(["report", str(folder / "plan"), "-o", str(folder / "page.html"), *map(str, more)])
+    return ended.value.code
+
+
+def test_a_plan_is_written_for_tensorboard_beside_the_page(plan, tmp_path, capsys):
+    assert report(tmp_path, "--tensorboard", tmp_path / "board", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["tensorboard"] == str(tmp_path / "board")
     assert (tmp_path / "page.html").is_file()
@@ -43,9 +46,7 @@ def test_a_plan_is_written_for_tensorboard_beside_the_page(plan, tmp_path, capsy
 
 
 def test_without_the_option_there_is_a_page_only(plan, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / "plan"), "-o", str(tmp_path / "page.html"), "--json"])
-    assert ended.value.code == 0
+    assert report(tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["tensorboard"] is None
     assert {path.name for path in tmp_path.iterdir()} == {"plan", "page.html"}
 
@@ -57,22 +58,10 @@ def test_bags_that_the_plan_was_not_made_from_are_told_of(plan, tmp_path, capsys
     ):
         profile = Profile({"t_item": TableProfile(generate(900, 800, seed=seed), ("item",))})
         profile.save(tmp_path / "p")
-        page = tmp_path / "page.html"
-        with pytest.raises(SystemExit) as ended:
-            main(
-                [
-                    "report",
-                    str(tmp_path / "plan"),
-                    "--profile",
-                    str(tmp_path / "p"),
-                    "-o",
-                    str(page),
-                ]
-            )
-        assert ended.value.code == 0
+        assert report(tmp_path, "--profile", tmp_path / "p") == 0
         told = f"{tmp_path / 'p'}: not the bags that the plan was made from"
         assert (told in capsys.readouterr().err) == (seed == 4)
-        assert bags in page.read_text()
+        assert bags in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -80,17 +69,6 @@ def test_bags_that_the_plan_was_not_made_from_are_told_of(plan, tmp_path, capsys
 )
 def test_a_profile_without_bags_is_refused(plan, tmp_path, capsys, tables):
     Profile(tables).save(tmp_path / "p")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "report",
-                str(tmp_path / "plan"),
-                "--profile",
-                str(tmp_path / "p"),
-                "-o",
-                str(tmp_path / "page.html"),
-            ]
-        )
-    assert ended.value.code == 2
+    assert report(tmp_path, "--profile", tmp_path / "p") == 2
     assert "holds no bags" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
