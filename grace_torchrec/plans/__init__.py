@@ -9,7 +9,7 @@ Read in this order:
   claims (which of its times are said out loud);
 - what a table could store: cannot_gain, candidates, choose, offers, asked (the rows bags ask for);
 - which of it, and where, all tables together: pricing, cpu_lookup_cost, host_use
-  (whether rows leave a free HBM), sharing, ordering, settle;
+  (whether rows leave a free HBM), sharing, shipping, ordering, settle;
 - the whole: make, sharding (several ranks);
 - on disk: files, parse, texts, numbers, versions, and ``plan.schema.json``;
 - looked at: summary, summarise, stock_plan (those of TorchRec), diff, what_if.
