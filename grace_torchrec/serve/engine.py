@@ -151,7 +151,7 @@ class Engine:
         try:
             check_seconds("request", "deadline_s", deadline_s)
             if not batch:
-                refuse_no_arguments(self.served)
+                refuse_no_arguments(self._switch.answering)
             form = form_of(batch)
             now_s = time.perf_counter()
             if deadline_s is not None:

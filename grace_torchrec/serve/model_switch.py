@@ -53,6 +53,12 @@ class ModelSwitch:
                         self._here.holds = False
                     return
 
+    @property
+    def answering(self) -> nn.Module:
+        """The model that answers a request which comes now: what is served, or its stock twin."""
+        live = self.live
+        return live.stock if self.with_stock and live.stock is not None else live.model
+
     def is_held_here(self) -> bool:
         """Tell whether this thread computes a batch, or segments of one."""
         on_stream = self.streams is not None and self.streams.has(threading.current_thread())
