@@ -3,7 +3,8 @@
 Flow: GroupedBags + a table -> *make_entrants* -> the lookup case.  Every entrant is a function of
 the number of a batch; all but the rewriting ones return pooled float32 ``[B, D]``.
 ``fused`` is our op alone, as ``embedding_bag`` and fbgemm's table batches are; ``in_line`` is the module around
-it, as ``stock_ebc`` is one: a KeyedJaggedTensor in, a KeyedTensor out.  ``forward`` is what a user of ``grace_torchrec.plan`` gets: the swapped module where the plan's
+it, as ``stock_ebc`` is one: a KeyedJaggedTensor in, a KeyedTensor out.  ``fused_other`` is ``fused`` with rows
+prefetched in the way that this CPU does not use (while ids are rewritten, or by who sums).  ``forward`` is what a user of ``grace_torchrec.plan`` gets: the swapped module where the plan's
 model says that rewriting in line pays, the stock collection where it says no.
 Shapes: N rows, D dimension, B bags of a batch, L ids.
 """
@@ -24,6 +25,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from bench.grouped_bags import GroupedBags
 from bench.planned import plan_of
 from bench.subset_twin import subset_twin
+from grace_kernels._prefetch import MIXES
 from grace_kernels.cpu import (
     FeatureRows,
     TableRows,
@@ -103,6 +105,7 @@ def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entra
         "tbe_inference": _inference_batch(weight, bags),
         "plain_gather": _fused(plain, bags.batches),
         "fused": _fused(with_sums, bags.batches),
+        "fused_other": _fused(with_sums, bags.batches, not MIXES),
         "fused_ordered": _fused(with_sums, ordered),
         "in_line": lambda k: table.ours(kjts[k]).values(),
         "ahead": lambda k: table.ahead(rewritten[k]).values(),
@@ -217,9 +220,11 @@ def in_code_order(ids: Tensor, offsets: Tensor, code: npt.NDArray[Any]) -> Tenso
     return ids[torch.from_numpy(order)]
 
 
-def _fused(table: TableRows, batches: list[tuple[Tensor, Tensor]]) -> Entrant:
+def _fused(
+    table: TableRows, batches: list[tuple[Tensor, Tensor]], mixes: bool = MIXES
+) -> Entrant:
     """Look raw ids up with our kernel, without the module around it."""
-    features = FeatureRows([table], [0], [False])
+    features = FeatureRows([table], [0], [False], mixes)
     width = table.dim
 
     def run(k: int) -> Tensor:

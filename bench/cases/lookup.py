@@ -6,6 +6,8 @@ Ratios are stock over ours of the same round.  ``plain_gather`` is our gather wi
 what it gains is never the sums' doing.  ``fused`` is our op alone, ``in_line`` the module that calls it: the
 ratio of ``fused`` to ``stock_ebc``, a module, is that of ``in_line``.  ``tbe`` is fbgemm's table batch for
 training, ``tbe_inference`` the one for inference, both float32.  ``fused_ordered`` gets each bag in order of cluster code.
+``fused_other`` is ``fused`` with rows prefetched in the way that this CPU does not use: while ids are rewritten, or by
+who sums them.
 ``ahead`` gets bags that were rewritten before: rewriting stands beside it.  ``forward`` is what
 the planner's model chooses.  ``subset_fused`` and ``subset_rewrite`` read the same stored rows through a
 subset code (clusters joined to eight items that store what their parts stored: the same cut by
@@ -56,6 +58,7 @@ RIVALS = {
     "in_line": (*OPS, "stock_ebc"),
     "fused": (*OPS, "stock_ebc"),
     "fused_ordered": ("embedding_bag",),
+    "fused_other": ("fused",),
     "subset_fused": ("embedding_bag",),
     "plain_gather": ("embedding_bag",),
     "int8_ahead": ("int8_stock",),

@@ -17,7 +17,7 @@ import click
 # entrant -> the stock entrants whose ratios are shown, an op beside an op, a module beside a module
 OPS: dict[str, tuple[str, ...]] = {
     "embedding_bag": (), "tbe": (), "tbe_inference": (), "plain_gather": ("embedding_bag",),
-    "fused": ("embedding_bag", "tbe_inference"), "fused_ordered": ("embedding_bag",),
+    "fused": ("embedding_bag", "tbe_inference"), "fused_other": ("fused",), "fused_ordered": ("embedding_bag",),
     "int8_stock": (), "int8_ahead": ("int8_stock",),
 }  # fmt: skip
 MODULES: dict[str, tuple[str, ...]] = {

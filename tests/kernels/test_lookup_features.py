@@ -54,9 +54,10 @@ def cases(table_of):
     return [table_of(random, num_items=NUM_ITEMS, **options) for options in TABLES]
 
 
-@pytest.fixture(scope="module")
-def features(cases):
-    return FeatureRows([case.table for case in cases], POSITIONS, MEAN)
+@pytest.fixture(scope="module", params=[True, False], ids=["mixed", "apart"])
+def features(cases, request):
+    """The features, rows prefetched in both ways."""
+    return FeatureRows([case.table for case in cases], POSITIONS, MEAN, mixes=request.param)
 
 
 @pytest.fixture

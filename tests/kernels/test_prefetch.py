@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace_kernels import _lookup, cpu
+from grace_kernels import _lookup, cpu, table_rows
 from grace_kernels._prefetch import (
     END,
     NEXT,
@@ -45,15 +45,21 @@ def test_a_queue_is_empty_when_as_many_ids_are_rewritten(num_rows, num_ids, shar
     assert queue[NEXT] == num_rows
 
 
+@pytest.fixture(params=[True, False], ids=["mixed", "apart"])
+def mixes(request):
+    """Whether rows are prefetched while ids are rewritten."""
+    return request.param
+
+
 @pytest.fixture
-def heard(table_of, offsets_of, monkeypatch):
+def heard(table_of, offsets_of, monkeypatch, mixes):
     """Look up two features with sums and two without; return tables, orders and lists of sums."""
     random = np.random.default_rng(0)
     tables = [
         table_of(random, num_items=300, dim=dim, sums=sums, hbm_share=0.5).table
         for dim, sums in ((3, True), (20, False), (5, True), (7, False))
     ]
-    features = FeatureRows(tables, range(4), [False] * 4)
+    features = FeatureRows(tables, range(4), [False] * 4, mixes)
     offsets = offsets_of([200, 0, 250, 300, 1, 90, 500, 400] * 4)
     ids = random.integers(0, 300, offsets[-1])
     queued, summed = [], []
@@ -99,6 +105,7 @@ def test_queued_rows_have_the_size_of_their_own_table(heard) -> None:
         assert set(rows) <= places(tables[feature])
 
 
+@pytest.mark.parametrize("mixes", [True], ids=["mixed"], indirect=True)
 def test_every_row_of_a_table_with_sums_is_queued_before_it_is_summed(heard) -> None:
     tables, queued, summed = heard
     for (_, asked), (feature, rows, _) in zip(queued, summed, strict=True):
@@ -115,11 +122,28 @@ def test_a_list_goes_on_with_the_first_rows_of_the_next_chunk(heard) -> None:
     assert summed[-1][2] == summed[-1][1][-1:] * AHEAD
 
 
-def test_the_first_rows_of_a_table_without_sums_are_queued(heard) -> None:
+def test_the_first_rows_are_queued_where_those_who_sum_prefetch_the_others(heard, mixes) -> None:
     tables, queued, summed = heard
     firsts = {}
     for (_, asked), (feature, rows, _) in zip(queued, summed, strict=True):
-        if not tables[feature].num_sums:
+        if not (mixes and tables[feature].num_sums):
             assert asked == ([] if feature in firsts else rows[:AHEAD])
             firsts[feature] = True
-    assert len(firsts) == 2
+    assert len(firsts) == (2 if mixes else 4)
+
+
+def test_who_sums_prefetches_what_nobody_queues(table_of, mixes, monkeypatch) -> None:
+    """The function that is called is the one that the queue counts on."""
+    asked = []
+
+    def sum_function(dim, kind, weighted, prefetches):
+        asked.append(prefetches)
+        return 0
+
+    monkeypatch.setattr(table_rows, "sum_function", sum_function)
+    random = np.random.default_rng(0)
+    tables = [table_of(random, num_items=300, dim=3, sums=sums).table for sums in (True, False)]
+    features = FeatureRows(tables, range(2), [False] * 2, mixes)
+    assert features.columns(False)[:, _lookup.SUMS_PREFETCH].tolist() == [not mixes, True]
+    assert features.pooling_columns(False)[:, _lookup.SUMS_PREFETCH].tolist() == [True, True]
+    assert asked == [not mixes, True, True, True]

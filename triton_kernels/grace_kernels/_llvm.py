@@ -35,6 +35,12 @@ def target_has(feature: str) -> bool:
     return f"+{feature}" in features.split(",")
 
 
+def target_cpu() -> str:
+    """Return LLVM's name of the CPU that numba compiles for: by default this host's."""
+    _, name, _ = cpu_target.target_context.codegen().magic_tuple()
+    return str(name)
+
+
 @intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Ask for the cache line at ``address`` (any address is allowed)."""

@@ -4,8 +4,9 @@ Flow: cpu.py calls lookup_span or lookup_parallel with a table of what differs b
 _rewrite.py says which rows a bag reads, code of _sum_rows.py adds them up.
 
 How it is fast: bags go in chunks of about CHUNK_IDS ids.  While one chunk is rewritten, the rows
-of the chunk before are prefetched; then these are summed from the cache.  Rows of a table without
-sums are known at once: they are prefetched while rows are summed.  Chunks of different features
+of the chunk before are prefetched; then these are summed from the cache.  Where SUMS_PREFETCH says so
+they are prefetched while rows are summed: those of a table without sums, which are known at once, and
+all on CPUs where mixing costs more than it brings (_prefetch.py).  Chunks of different features
 follow each other in the same way.
 """
 
@@ -30,9 +31,9 @@ from grace_kernels._split_ids import GROUP
 from grace_kernels._sum_rows import AHEAD
 
 # Columns of the features: twelve of ``Table``, then position in the batch, rows are summed by the
-# function at, bytes from the start of an output row, MEAN pooling.
+# function at, bytes from the start of an output row, MEAN pooling, whether that function prefetches.
 ROW_BYTES, TABLE_COLUMNS = 4, 12
-POSITION, SUM_AT, OUT_BYTES, IS_MEAN, NUM_COLUMNS = 12, 13, 14, 15, 16
+POSITION, SUM_AT, OUT_BYTES, IS_MEAN, SUMS_PREFETCH, NUM_COLUMNS = 12, 13, 14, 15, 16, 17
 
 
 @jit
@@ -142,7 +143,7 @@ def lookup_span(begin, end, ids, offsets, weights, features, stride, policy, out
                         rows[1 - turn], row_weights[1 - turn], ends[1 - turn], rows[turn], count,
                         out_at, out_stride, queue)  # fmt: skip
             queued, taken = count, clustered if weights.size == 0 else np.int64(0)
-            if table[6] == 0:  # its rows are prefetched by who sums, but for the first ones
+            if features[feature, SUMS_PREFETCH] != 0:  # but for the first ones
                 queued = min(count, AHEAD) if waiting != feature else np.int64(0)
                 taken = np.int64(0)
             refill(

@@ -3,7 +3,10 @@
 Flow: _rewrite.py keeps a queue; _split_ids.py and _merge.py take a few rows from it every few
 ids.  Derived: reading rows and rewriting ids take turns otherwise, and memory idles while ids
 are rewritten. One after the other costs their sum, mixed instruction by instruction it costs
-little more than the slower of the two.
+little more than the slower of the two - on a core where a prefetch that has to wait holds up
+nothing behind it. Zen 5 is none: mixed, both together took 7 to 30 % longer there than one after the
+other. So ``MIXING_CORES`` names the cores on which mixing was measured to be faster, and theirs
+of the same make; anywhere else rows are prefetched by who sums them.
 
 A queue is int64 ``[5]``: address of the list of row addresses, next entry, end, entries taken
 between two groups of ids, bytes of a row.
@@ -14,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from grace_kernels._jit import jit
-from grace_kernels._llvm import CACHE_LINE, load_i64, prefetch
+from grace_kernels._llvm import CACHE_LINE, load_i64, prefetch, target_cpu
 
 LIST_AT, NEXT, END, PACE, ROW_BYTES = 0, 1, 2, 3, 4
 QUEUE_SIZE = 5
+# LLVM's names. Measured: Emerald Rapids, which older LLVMs call by the name of its elder sister.
+MIXING_CORES = ("sapphirerapids", "emeraldrapids")
+MIXES = target_cpu() in MIXING_CORES
 
 
 @jit

@@ -30,9 +30,11 @@ from grace_kernels._lookup import (
     POSITION,
     ROW_BYTES,
     SUM_AT,
+    SUMS_PREFETCH,
     TABLE_COLUMNS,
 )
 from grace_kernels._places import NO_SUBSETS
+from grace_kernels._prefetch import MIXES
 from grace_kernels._rewrite import RARE, rare_or_none
 from grace_kernels._sum_rows import FLOAT16, FLOAT32, HEAD_BYTES, INT8, sum_function
 from grace_kernels.packed_codes import Codes, PackedCodes, pack_codes
@@ -130,22 +132,30 @@ class FeatureRows:
         tables: Table of each feature.
         positions: Which feature of the batch each is.
         mean: MEAN pooling, per feature.
+        mixes: Prefetch rows while ids are rewritten; by default where that is faster
+            (_prefetch.py). The results are the same.
 
     Attributes:
         tables: As given; keeps the arrays alive.
         positions: As given.
         mean: As given.
+        mixes: As given.
         dims: Dimension of each.
         width: Their sum.
         num_sums_F: int64, stored sums of each table.
     """
 
     def __init__(
-        self, tables: Sequence[TableRows], positions: Sequence[int], mean: Sequence[bool]
+        self,
+        tables: Sequence[TableRows],
+        positions: Sequence[int],
+        mean: Sequence[bool],
+        mixes: bool = MIXES,
     ) -> None:
         self.tables = list(tables)
         self.positions = list(positions)
         self.mean = list(mean)
+        self.mixes = mixes
         self.dims = [table.dim for table in tables]
         self.width = sum(self.dims)
         self.num_sums_F = np.array([table.num_sums for table in tables], np.int64)
@@ -294,7 +304,8 @@ class FeatureRows:
             found = self._plain.copy()
             for row, table in zip(found, self.tables, strict=True):
                 # Rows of a table without sums are known as soon as its ids are.
-                prefetches = rewritten or not table.packed.words_W.size
+                prefetches = rewritten or not table.packed.words_W.size or not self.mixes
                 row[SUM_AT] = sum_function(table.dim, table.kind, weighted, prefetches)
+                row[SUMS_PREFETCH] = prefetches
             self._by_use[weighted, rewritten] = found
         return found
