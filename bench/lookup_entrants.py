@@ -22,7 +22,6 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from bench.grouped_bags import GroupedBags
 from bench.planned import plan_of
 from bench.subset_twin import subset_twin
 from grace_kernels._prefetch import MIXES
@@ -36,6 +35,7 @@ from grace_kernels.cpu import (
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
 from grace_kernels.subset_tables import SubsetTables
+from grace_torchrec.calibration.grouped_bags import GroupedBags
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one
 from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
@@ -79,7 +79,7 @@ def make_table(bags: GroupedBags, num_rows: int, dim: int) -> Table:
 
 def chosen_mode(bags: GroupedBags, num_rows: int, dim: int, saved: float) -> str:
     """Return what the plan's model chooses for bags that arrive plain: ``fused`` or ``stock``."""
-    return "fused" if in_line_on_cpu(num_rows, 4 * dim, bags.sums.num_sums, saved).pays else "stock"
+    return "fused" if in_line_on_cpu(num_rows, 4 * dim, bags.sums, saved).pays else "stock"
 
 
 def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entrant]:
@@ -220,9 +220,7 @@ def in_code_order(ids: Tensor, offsets: Tensor, code: npt.NDArray[Any]) -> Tenso
     return ids[torch.from_numpy(order)]
 
 
-def _fused(
-    table: TableRows, batches: list[tuple[Tensor, Tensor]], mixes: bool = MIXES
-) -> Entrant:
+def _fused(table: TableRows, batches: list[tuple[Tensor, Tensor]], mixes: bool = MIXES) -> Entrant:
     """Look raw ids up with our kernel, without the module around it."""
     features = FeatureRows([table], [0], [False], mixes)
     width = table.dim

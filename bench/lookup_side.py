@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from bench.grouped_bags import GroupedBags
+from grace_torchrec.calibration.grouped_bags import GroupedBags
 from grace_torchrec.errors import GraceError
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite

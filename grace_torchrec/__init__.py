@@ -4,7 +4,7 @@ The public names load on first use, so ``import grace_torchrec`` loads neither t
 
 The rooms, as the data flows: traces -> grouping -> sums -> plans -> modules (what to store), schedule (how
 to run), where both meet serve; api.py has the verbs, cli and launch call them, views show values.  Beside
-them models, demo, loadtest, doctor.  What a room is, and in which order to read it, says its docstring.
+them calibration, models, demo, loadtest, doctor.  What a room is, and in which order to read it, says its docstring.
 
 >>> import grace_torchrec as grace
 >>> grace.Trace.from_bags([[0, 1], [1]]).num_ids
@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grace_sharding.calibration import calibrate as calibrate
     from grace_sharding.memory_tiers import MemoryModel as MemoryModel
     from grace_torchrec.api import accelerate_ as accelerate_
     from grace_torchrec.api import plan as plan
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from grace_torchrec.api import restore_ as restore_
     from grace_torchrec.api import rewrite as rewrite
     from grace_torchrec.api import verify as verify
+    from grace_torchrec.calibration.machine import calibrate as calibrate
     from grace_torchrec.errors import GraceError as GraceError
     from grace_torchrec.errors import NoPlan as NoPlan
     from grace_torchrec.errors import NotSupported as NotSupported
@@ -68,7 +68,7 @@ _EXPORTS = {  # public name -> the module that defines it
     "Trace": "grace_torchrec.traces.trace",
     "TraceRecorder": "grace_torchrec.traces.recorder",
     "accelerate_": "grace_torchrec.api",
-    "calibrate": "grace_sharding.calibration",
+    "calibrate": "grace_torchrec.calibration.machine",
     "convert": "grace_torchrec.serve.convert",
     "load_served": "grace_torchrec.serve.files",
     "plan": "grace_torchrec.api",

@@ -44,7 +44,6 @@ from bench.bare_loops import (
     touched_lines,
 )
 from bench.cases.lookup import REWRITTEN_ITEMS, default_rows, made_bags, times_of
-from bench.grouped_bags import GroupedBags
 from bench.inputs import load_trace
 from bench.lookup_entrants import (
     Entrant,
@@ -62,6 +61,7 @@ from grace_kernels._sum_rows import AHEAD, FLOAT32, sum_function
 from grace_kernels.cpu import rewrite_counted
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
+from grace_torchrec.calibration.grouped_bags import GroupedBags
 from grace_torchrec.grouping import _pair_core
 from grace_torchrec.grouping.layers import layered_bags
 from grace_torchrec.modules.rewrite_ahead import rewrite_one

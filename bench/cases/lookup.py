@@ -24,7 +24,6 @@ import click
 import numpy as np
 import torch
 
-from bench.grouped_bags import GroupedBags, grouped_bags
 from bench.inputs import load_trace
 from bench.lookup_entrants import (
     Entrant,
@@ -39,6 +38,7 @@ from bench.lookup_side import hidden, jit_seconds
 from bench.measure import last_cache_bytes, machine
 from bench.methods import picked
 from bench.run import emit
+from grace_torchrec.calibration.grouped_bags import GroupedBags, grouped_bags
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.choose import refit
 from grace_torchrec.modules.rewrite_ahead import rewrite_one

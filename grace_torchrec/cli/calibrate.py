@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from grace_sharding.calibration import ROUNDS, Calibration, calibrate, is_loaded
+from grace_sharding.calibration import ROUNDS, Calibration, is_loaded
+from grace_torchrec.calibration.machine import calibrate
 from grace_torchrec.cli.places import MEMORY, OutPath
 from grace_torchrec.views.numbers import bytes_text, known, seconds_text
 
@@ -47,6 +48,16 @@ def _busy(found: Calibration) -> dict[str, Any]:
     return {"busy": because is not None, "busy_because": because}
 
 
+def _lookups(found: Calibration) -> list[str]:
+    """Say what one core takes for an id, and from which rows on rewriting in line pays."""
+    ns = found.lookup_ns
+    return [
+        f"{'lookups':>12}  one core, ns an id: rows of 256 bytes {ns['near']:.1f} from the cache, "
+        f"{ns['far']:.1f} from memory, of 1,024 bytes {ns['wide']:.1f}; with sums that save 40 % of the "
+        f"reads, rewritten in line, rows of 256 bytes {ns['near_ours']:.1f} and {ns['far_ours']:.1f}"
+    ]
+
+
 def _lines(found: Calibration, out: Path | None) -> list[str]:
     """Say what was measured, what was not, and what to do next."""
     lines = [
@@ -64,6 +75,8 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
     if found.memory.cache_bytes is not None:
         size = bytes_text(found.memory.cache_bytes)
         lines.append(f"  last cache  {size}, as the system says")
+    if found.memory.lookup_costs is not None:
+        lines += _lookups(found)
     if found.memory.launch_s is not None:
         lines.append(f"one more kernel on a stream {seconds_text(found.memory.launch_s)}")
     lines += [f"not measured: {reason}" for reason in found.unmeasured]

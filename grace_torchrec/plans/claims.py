@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
 from grace_torchrec.plans.table_plan import TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
 
@@ -162,7 +162,7 @@ def _modelled(plan: TablePlan, memory: MemoryModel) -> Claim:
     claim = Claim(told.hbm_s, told.host_s, told.stock_hbm_s, told.stock_host_s)
     if plan.verdict != "use" or memory.hbm is not None:
         return claim
-    return replace(claim, host_s=max(claim.host_s, told.stock_host_s * _cpu_share(plan)))
+    return replace(claim, host_s=max(claim.host_s, told.stock_host_s * _cpu_share(plan, memory)))
 
 
 def _claim(plan: TablePlan, modelled: Claim, memory: MemoryModel) -> Claim:
@@ -181,13 +181,12 @@ def _claim(plan: TablePlan, modelled: Claim, memory: MemoryModel) -> Claim:
     return modelled
 
 
-def _cpu_share(plan: TablePlan) -> float:
+def _cpu_share(plan: TablePlan, memory: MemoryModel) -> float:
     """Return the time of a table on a CPU over that of the stock table, by the cost of lookups."""
     assert plan.sums is not None
     cost = in_line_on_cpu(
-        plan.spec.num_rows, plan.spec.row_bytes, plan.num_sums, plan.predicted.cut,
-        rewrite_ns_of(plan.sums),
-    )  # fmt: skip
+        plan.spec.num_rows, plan.spec.row_bytes, plan.sums, plan.predicted.cut, memory.lookup_costs
+    )
     ours_ns = cost.ours_ns - (cost.rewrite_ns if plan.lookup == "ahead" else 0.0)
     return ours_ns / cost.stock_ns
 

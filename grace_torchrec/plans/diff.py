@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from grace_sharding.shards import Sharding
-from grace_torchrec.plans.summary import RATE, TIMES, Contents, PlanSummary, TableSummary, TierPart
+from grace_torchrec.plans.summary import (
+    LOOKUP,
+    RATE,
+    TIMES,
+    Contents,
+    PlanSummary,
+    TableSummary,
+    TierPart,
+)
 from grace_torchrec.sums.stored_sums import StoredSums
 from grace_torchrec.traces.hashed import hashed
 
@@ -153,7 +161,11 @@ def _apart(before: PlanSummary, after: PlanSummary) -> Iterator[str]:
     if before.kind != after.kind or before.kind != "grace":
         return
     rates = [
-        {name: value for name, value in plan.settings.items() if name.endswith(RATE)}
+        {
+            name: value
+            for name, value in plan.settings.items()
+            if name.endswith(RATE) or name.startswith(LOOKUP)
+        }
         for plan in (before, after)
     ]
     if before.machine != after.machine:
@@ -163,8 +175,8 @@ def _apart(before: PlanSummary, after: PlanSummary) -> Iterator[str]:
         )
     elif rates[0] != rates[1]:
         yield (
-            f"the plans are for different bandwidths of {before.machine}: their times say nothing of "
-            "which plan is better"
+            f"the plans are for different bandwidths or costs of lookups of {before.machine}: their times "
+            "say nothing of which plan is better"
         )
     if before.settings.get("profile") != after.settings.get("profile"):
         yield (

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec import artifact
@@ -84,7 +85,10 @@ def parse_memory(document: Mapping[str, Any], where: str, schema: int = SCHEMA) 
         if not isinstance(tier, dict):
             raise GraceError(f"{where}: a tier is no JSON object; make the plan again")
         tiers.append(_build(Tier, tier, where))
-    return _build(MemoryModel, document, where, tiers=tuple(tiers))
+    costs = document.get("lookup_costs")
+    if costs is not None:
+        costs = _build(LookupCosts, part(document, "lookup_costs", dict, where), where)
+    return _build(MemoryModel, document, where, tiers=tuple(tiers), lookup_costs=costs)
 
 
 def parse_options(document: Mapping[str, Any], where: str, schema: int = SCHEMA) -> PlanOptions:

@@ -13,7 +13,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice, Finalist
 from grace_torchrec.plans.claims import Claims, claims_of
-from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.offers import SETS, offer_of, shares_for
 from grace_torchrec.plans.options import PlanOptions
@@ -76,7 +76,7 @@ def _may_be_taken(
     finalists = choice.finalists if options.objective == "time" else (choice.best,)
     if not _rewrites_on_cpu(memory, options):
         return finalists, ""
-    times = {one: _in_line(spec, one) for one in finalists}
+    times = {one: _in_line(spec, one, memory) for one in finalists}
     fastest = min(finalists, key=lambda one: times[one].ours_ns)
     if times[fastest].pays:
         return (fastest,), ""
@@ -110,7 +110,7 @@ def _table_plan(
     lookup = _lookup(placement.num_sums if used else 0, options)
     option = settled.option if used and placement.num_sums else None
     finalist = next((f for f in choice.finalists if option and f.method == option.method), None)
-    in_line = finalist and _rewrites_on_cpu(memory, options) and _in_line(spec, finalist)
+    in_line = finalist and _rewrites_on_cpu(memory, options) and _in_line(spec, finalist, memory)
     return TablePlan(
         spec=spec,
         verdict="use" if used else "leave stock",
@@ -143,11 +143,11 @@ def _rewrites_on_cpu(memory: MemoryModel, options: PlanOptions) -> bool:
     return memory.hbm is None and options.lookup == "auto" and options.rewriting == "in_line"
 
 
-def _in_line(spec: TableSpec, one: Finalist) -> InLine:
+def _in_line(spec: TableSpec, one: Finalist, memory: MemoryModel) -> InLine:
     """Price the rewriting of a table's bags on a CPU."""
-    costs = rewrite_ns_of(one.held_sums)
-    num_sums, cut = one.held_sums.num_sums, one.reads.cut
-    return in_line_on_cpu(spec.num_rows, spec.row_bytes, num_sums, cut, costs)
+    return in_line_on_cpu(
+        spec.num_rows, spec.row_bytes, one.held_sums, one.reads.cut, memory.lookup_costs
+    )
 
 
 def _refusal(settled: Settled, memory: MemoryModel) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from grace_torchrec.plans.claims import Claim, claims_of, told_verdict
 from grace_torchrec.plans.plan import Plan, TablePlan
-from grace_torchrec.plans.summary import RATE, Contents, PlanSummary, TableSummary, TierPart
+from grace_torchrec.plans.summary import LOOKUP, RATE, Contents, PlanSummary, TableSummary, TierPart
 
 
 def summarise(plan: Plan, source: str = "") -> PlanSummary:
@@ -20,6 +20,7 @@ def summarise(plan: Plan, source: str = "") -> PlanSummary:
     """
     memory, claims = plan.memory, claims_of(plan.tables.values(), plan.memory)
     names = [tier.name for tier in memory.tiers]
+    costs = asdict(memory.lookup_costs) if memory.lookup_costs else {}
     return PlanSummary(
         kind="grace",
         source=source,
@@ -32,6 +33,7 @@ def summarise(plan: Plan, source: str = "") -> PlanSummary:
             "beta": memory.beta,
             "cache_bytes": memory.cache_bytes,
             "launch_s": memory.launch_s,
+            **{f"{LOOKUP}{name}": cost for name, cost in costs.items()},
             **{f"{tier.name}{RATE}": tier.bytes_per_s for tier in memory.tiers},
             "profile": plan.profile_fingerprint,
         },

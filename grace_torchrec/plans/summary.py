@@ -19,6 +19,7 @@ from grace_torchrec.sums.stored_sums import StoredSums
 
 TIMES = "modelled: bytes of held-out bags over bandwidths of the machine; not measured"
 RATE = "_bytes_per_s"  # settings of a plan: the bandwidth of each memory
+LOOKUP = "lookup_"  # and each cost of a lookup on a CPU
 Kind = Literal["grace", "torchrec"]
 
 

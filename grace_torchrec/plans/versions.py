@@ -8,6 +8,7 @@ no curve, no cuts of candidates, no reads of sums; extra bytes without the sets 
 Schemas 1 and 2: the time of the stock table, not in which memory it is spent.
 They are plans for one device only: no sharding.
 Schemas 1 to 3: no caches and no launches of the machine, so gains of tables that a cache holds were claimed.
+Schemas 1 to 4: no costs of lookups on a CPU.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,9 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.held import Extra
 
-SCHEMA = 4
+SCHEMA = 5
 OLDEST = 1
-NEW_IN_4 = ("cache_bytes", "launch_s")  # keys of a memory
+NEW_IN = {"cache_bytes": 4, "launch_s": 4, "lookup_costs": 5}  # keys of a memory
 SAME_TIME = 1e-6  # relative: times that differ by less are one time
 
 
@@ -34,7 +35,7 @@ def memory_of_today(document: Mapping[str, Any], schema: int, where: str) -> dic
     Raises:
         GraceError: it holds keys that its schema did not know.
     """
-    unknown = dict.fromkeys(NEW_IN_4) if schema < 4 else {}
+    unknown = dict.fromkeys(key for key, first in NEW_IN.items() if schema < first)
     if early := unknown.keys() & document.keys():
         odd = ", ".join(repr(name) for name in sorted(early))
         raise GraceError(f"{where}: {odd} unknown in schema {schema}; make the plan again")

@@ -4,7 +4,7 @@ Flow: plans say what tables read; placement, and TorchRec's planner, say where r
 
 Read in this order:
 
-- the machine: memory_tiers, memory_files, calibration, and ``machines.json``;
+- the machine: memory_tiers, lookup_costs, memory_files, calibration, and ``machines.json``;
 - what a table reads: table_reads, outlook (of bags to come), variants (the ways to serve it);
 - where rows go: filling, joint (all tables together), stops (how far HBM is filled), placement;
 - which rank: shards, then, with TorchRec, planner, estimator, planner_stats; obstacles and remedies say

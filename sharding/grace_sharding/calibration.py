@@ -46,6 +46,8 @@ class Calibration:
         unsteady: Rates whose rounds differ so much that the machine was busy with something else.
         load: Processes that wanted a core before, over a minute; None where the system does not say.
         cores: Of the machine.
+        lookup_ns: Nanoseconds an id of lookups on one core, by name, where a CPU does them and they were
+            timed.
     """
 
     memory: MemoryModel
@@ -56,6 +58,7 @@ class Calibration:
     unsteady: tuple[str, ...] = ()
     load: float | None = None
     cores: int = 0
+    lookup_ns: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the memory model, with the measurements beside it.
@@ -71,6 +74,7 @@ class Calibration:
             "unsteady": list(self.unsteady),
             "load": self.load,
             "cores": self.cores,
+            "lookup_ns": self.lookup_ns,
         }
         save_memory(self.memory, path, notes)
 

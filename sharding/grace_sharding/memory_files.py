@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from grace_sharding.lookup_costs import LookupCosts, LookupCostsError
 from grace_sharding.memory_tiers import (
     NO_HBM_BYTES,
     MemoryModel,
@@ -70,7 +71,17 @@ def load_memory(path: str | os.PathLike[str]) -> MemoryModel:
         if not isinstance(machine, str):
             raise TypeError("machine is no text")
         device = {name: document.get(name) for name in OF_THE_DEVICE}  # files of earlier releases
-        return MemoryModel(machine, tiers, document["uvm"], document["sector_bytes"], **device)
+        costs = document.get("lookup_costs")
+        return MemoryModel(
+            machine,
+            tiers,
+            document["uvm"],
+            document["sector_bytes"],
+            **device,
+            lookup_costs=None if costs is None else LookupCosts(**costs),
+        )
+    except LookupCostsError as error:
+        raise MemoryModelError(f"{path}: lookup_costs: {error}") from error
     except MemoryModelError as error:
         raise MemoryModelError(f"{path}: {error}") from error
     except (KeyError, TypeError) as error:

@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any, Literal, get_args
 
 from grace_sharding.errors import GraceError
+from grace_sharding.lookup_costs import LookupCosts
 
 TierName = Literal["hbm", "host"]
 Uvm = Literal["managed", "host_mapped", "cached"]
@@ -73,6 +74,8 @@ class MemoryModel:
             known. Rates of tiers say nothing about tables that it holds.
         launch_s: Seconds of one more short kernel on that device; None: not known. A gain that is
             less is none.
+        lookup_costs: Of one core of a CPU, where that pools (no HBM); None: not known, and plans take
+            the careful side of two CPUs that were measured.
 
     Raises:
         MemoryModelError: tiers are missing or doubled, or a value is out of range.
@@ -87,6 +90,7 @@ class MemoryModel:
     sector_bytes: int = 32
     cache_bytes: int | None = None
     launch_s: float | None = None
+    lookup_costs: LookupCosts | None = None
 
     def __post_init__(self) -> None:
         """Check that the tiers make one machine; HBM comes first, whatever order they are given in."""
@@ -116,6 +120,16 @@ class MemoryModel:
             raise MemoryModelError(
                 f"machine {self.machine}: launch_s must be a finite number > 0 or left out, got "
                 f"{self.launch_s!r}"
+            )
+        if self.lookup_costs is not None and not isinstance(self.lookup_costs, LookupCosts):
+            raise MemoryModelError(
+                f"machine {self.machine}: lookup_costs must be LookupCosts or left out, got "
+                f"{self.lookup_costs!r}"
+            )
+        if self.lookup_costs is not None and "hbm" in names:
+            raise MemoryModelError(
+                f"machine {self.machine}: lookup_costs are those of a CPU, and a machine with HBM pools "
+                "on its GPU; leave them out"
             )
 
     @classmethod

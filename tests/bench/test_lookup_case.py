@@ -8,10 +8,10 @@ import torch
 
 from bench import lookup_grid
 from bench.cases.lookup import RIVALS, check_equal, lookup, ratios_of
-from bench.grouped_bags import grouped_bags
 from bench.lookup_entrants import in_code_order
 from bench.subset_twin import subset_twin
 from grace_kernels.reference import RAISE
+from grace_torchrec.calibration.grouped_bags import grouped_bags
 from grace_torchrec.errors import GraceError
 from grace_torchrec.timing import Samples
 
@@ -38,18 +38,6 @@ def test_every_field_of_the_contract_that_this_version_measures(bags):
     assert {"hidden_fraction", "idle_fraction", "address_share", "mode"} <= set(result)
 
 
-@pytest.mark.parametrize(("pooling", "saved"), [(30, 0.2), (60, 0.4), (145, 0.25), (12, 0.0)])
-def test_bags_save_the_share_that_was_asked_for(pooling, saved):
-    made = grouped_bags(6000, pooling, 8, saved, num_batches=2)
-    from grace_kernels.cpu import rewrite_clusters
-
-    for ids, offsets in made.batches:
-        rows, _, _ = rewrite_clusters(
-            ids.numpy(), offsets.numpy(), None, made.sums.code.item_code_N
-        )
-        assert 1 - rows.size / ids.numel() == pytest.approx(saved, abs=1 / pooling + 1e-9)
-
-
 def test_the_twin_under_a_subset_code_reads_the_same_rows(bags):
     """Clusters of four are joined to eight; nothing that is stored crosses them."""
     from grace_kernels.cpu import rewrite_counted
@@ -63,11 +51,6 @@ def test_the_twin_under_a_subset_code_reads_the_same_rows(bags):
         np.testing.assert_array_equal(ends, our_ends)
         for begin, end in itertools.pairwise(ends.tolist()):
             assert sorted(rows[begin:end]) == sorted(ours[begin:end])
-
-
-def test_more_than_the_bags_can_save_is_refused():
-    with pytest.raises(GraceError, match="cannot save"):
-        grouped_bags(2000, 10, 8, 0.8, num_batches=1)
 
 
 def test_code_order_keeps_bags_and_puts_clusters_together(bags):

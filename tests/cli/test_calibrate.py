@@ -9,12 +9,13 @@ from click.testing import CliRunner
 from grace_sharding import calibration
 from grace_sharding.memory_files import load_memory
 from grace_sharding.memory_tiers import MemoryModel
+from grace_torchrec.calibration.machine import calibrate
 from grace_torchrec.cli.calibrate import _busy, _lines, calibrate_command
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(calibration.calibrate, "__defaults__", (256, 1 << 22))
+    monkeypatch.setattr(calibrate, "__defaults__", (256, 1 << 22))
 
 
 def test_it_prints_one_json_object_and_writes_the_file(tmp_path):
@@ -35,6 +36,7 @@ def test_people_read_rates_and_what_was_not_measured():
     assert "host_gather" in result.stdout
     assert "not measured:" in result.stdout
     assert "load before" in result.stdout
+    assert "one core, ns an id: rows of 256 bytes" in result.stdout
     assert re.search(r"host_copy +[\d.]+ GB/s  \([\d.]+ to [\d.]+\)", result.stdout)
 
 

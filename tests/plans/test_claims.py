@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.plans.claims import claims_of
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu, rewrite_ns_of
+from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
 from grace_torchrec.plans.diff import diff_plans
 from grace_torchrec.plans.files import Plan
 from grace_torchrec.plans.make import make_plan
@@ -91,11 +92,12 @@ def test_many_tables_share_a_launch(planned):
     assert not any(claim.doubt for claim in both.tables.values())
 
 
-def test_on_a_cpu_the_cost_of_lookups_is_claimed_not_the_bandwidth(planned):
-    cpu = MemoryModel("m", (Tier("host", 10**9, 1e9),))
+@pytest.mark.parametrize("costs", [None, LookupCosts(0.1, 0.1, 0.0, 99.0, 0.0)])
+def test_on_a_cpu_the_cost_of_lookups_is_claimed_not_the_bandwidth(planned, costs):
+    cpu = MemoryModel("m", (Tier("host", 10**9, 1e9),), lookup_costs=costs)
     plan = planned(cpu, replace(OPTIONS, lookup="fused"))
     (table,) = plan.tables.values()
-    cost = in_line_on_cpu(400, 256, table.num_sums, table.predicted.cut, rewrite_ns_of(table.sums))
+    cost = in_line_on_cpu(400, 256, table.sums, table.predicted.cut, costs)
     assert table.predicted.time_ratio > 1 > cost.stock_ns / cost.ours_ns  # a cached row is cheap
     assert summarise(plan).time_ratio == pytest.approx(cost.stock_ns / cost.ours_ns)
     assert "modelled slower alone" in table.reason
@@ -116,8 +118,16 @@ def test_plans_of_other_machines_or_bags_are_not_compared_by_time(planned, small
     fast = planned(MemoryModel("m", FAST))
     slow = planned(MemoryModel("m", (Tier("hbm", 10**9, 2e9), Tier("host", 10**9, 1e8))))
     other = planned(MemoryModel("n", FAST))
+    one, two = (
+        planned(MemoryModel("c", (FAST[1],), lookup_costs=LookupCosts(0.01, 0.03, 0.2, cost, 0.7)))
+        for cost in (5.0, 6.0)
+    )
+    assert "costs of lookups of c" in diff_plans(summarise(one), summarise(two)).apart[0]
     whole = planned(MemoryModel("m", FAST), replace(OPTIONS, budget=0.5))
-    assert "different bandwidths of m" in diff_plans(summarise(fast), summarise(slow)).apart[0]
+    assert (
+        "different bandwidths or costs of lookups of m"
+        in diff_plans(summarise(fast), summarise(slow)).apart[0]
+    )
     assert "different machines, m and n" in diff_plans(summarise(fast), summarise(other)).apart[0]
     assert diff_plans(summarise(fast), summarise(whole)).apart == ()
     apart = diff_plans(summarise(fast), summarise(small_plan)).apart

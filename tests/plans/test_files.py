@@ -4,12 +4,13 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.errors import GraceError, PlanMismatch
 from grace_torchrec.plans.files import check_plan_fits, plan_fingerprint
@@ -135,12 +136,35 @@ def test_a_plan_of_version_3_knows_no_cache_and_no_launch(tmp_path):
     assert_equal(Plan.load(tmp_path / "plan"), plan)
 
 
-@pytest.mark.parametrize("key", ["cache_bytes", "launch_s"])
-def test_keys_that_a_version_did_not_know_are_refused_in_it(key):
-    document = json.loads((VERSION_1.with_name("version_3") / "plan.json").read_text())["memory"]
-    parse_memory(document, "memory", 3)
-    with pytest.raises(GraceError, match=f"memory: '{key}' unknown in schema 3"):
-        parse_memory({**document, key: 1}, "memory", 3)
+def test_a_plan_of_version_4_knows_no_costs_of_lookups(tmp_path):
+    plan = Plan.load(VERSION_1.with_name("version_4"))
+    assert (plan.memory.cache_bytes, plan.memory.launch_s) == (4096, 3e-6)
+    assert plan.memory.lookup_costs is None
+    plan.save(tmp_path / "plan")
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["schema"] == SCHEMA
+    assert_equal(Plan.load(tmp_path / "plan"), plan)
+
+
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [(3, "cache_bytes"), (3, "launch_s"), (3, "lookup_costs"), (4, "lookup_costs")],
+)
+def test_keys_that_a_version_did_not_know_are_refused_in_it(schema, key):
+    path = VERSION_1.with_name(f"version_{schema}") / "plan.json"
+    document = json.loads(path.read_text())["memory"]
+    parse_memory(document, "memory", schema)
+    with pytest.raises(GraceError, match=f"memory: '{key}' unknown in schema {schema}"):
+        parse_memory({**document, key: 1}, "memory", schema)
+
+
+def test_costs_of_lookups_are_kept_and_checked():
+    costs = LookupCosts(0.01, 0.03, 0.2, 7.0, 0.7)
+    memory = MemoryModel("c", (Tier("host", 10**9, 1e9),), lookup_costs=costs)
+    document = json.loads(json.dumps(asdict(memory)))
+    assert parse_memory(document, "memory") == memory
+    for wrong in (3, [], {}, {**asdict(costs), "more": 1}, {**asdict(costs), "codes_ns": -1}):
+        with pytest.raises(GraceError, match="make the plan again"):
+            parse_memory({**document, "lookup_costs": wrong}, "memory")
 
 
 @pytest.mark.parametrize(

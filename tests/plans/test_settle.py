@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import MemoryModel
 from grace_torchrec.errors import NoPlan
 from grace_torchrec.plans.candidates import judge_all, split_validation
@@ -143,6 +144,17 @@ def test_a_table_in_the_cache_of_a_cpu_is_not_rewritten_in_line(spec_of, good):
     ahead = replace(QUICK, rewriting="ahead")
     (table,) = settle([spec_of()], [good], MemoryModel.named("cpu"), ahead)
     assert (table.verdict, table.lookup) == ("use", "ahead")
+
+
+@pytest.mark.parametrize(("rewrite_ns", "verdict"), [(0.5, "use"), (50.0, "leave stock")])
+def test_costs_that_were_measured_decide(spec_of, good, rewrite_ns, verdict):
+    """Dear rows and cheap rewriting: the sums pay; with dear rewriting they do not."""
+    costs = LookupCosts(0.1, 0.1, 0.0, rewrite_ns, 0.0)
+    memory = replace(MemoryModel.named("cpu"), lookup_costs=costs)
+    (table,) = settle([spec_of()], [good], memory, QUICK)
+    assert table.verdict == verdict
+    said = table.lookup_reason if verdict == "use" else table.reason
+    assert f"{rewrite_ns:.0f} ns an id on one core, measured by calibrate" in said
 
 
 def test_one_memory_needs_no_hbm(spec_of, good):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_files import MOST_BYTES, load_memory, memory_named, save_memory
 from grace_sharding.memory_tiers import MemoryModel, MemoryModelError, Tier
 
@@ -34,6 +35,29 @@ def test_a_file_without_a_cache_and_a_launch_does_not_know_them(saved):
         saved.write_text(json.dumps({**document, **wrong}))
         with pytest.raises(MemoryModelError, match=f"{next(iter(wrong))} must be"):
             load_memory(saved)
+
+
+def test_costs_of_lookups_are_of_a_cpu_and_may_be_missing(tmp_path):
+    costs = LookupCosts(0.01, 0.03, 0.2, 7.0, 0.7)
+    cpu, path = MemoryModel("c", (Tier("host", 9, 1.0),), lookup_costs=costs), tmp_path / "c.json"
+    save_memory(cpu, path)
+    assert load_memory(path) == cpu
+    document = json.loads(path.read_text())
+    for wrong, said in (
+        ({**document["lookup_costs"], "rewrite_ns": 0}, "lookup_costs: rewrite_ns must be"),
+        ({"rewrite_ns": 1}, "lacks or mistypes"),
+        ([1, 2, 3, 4, 5], "lacks or mistypes"),
+        ("much", "lacks or mistypes"),
+    ):
+        change(path, lookup_costs=wrong)
+        with pytest.raises(MemoryModelError, match=rf"c\.json: {said}"):
+            load_memory(path)
+    for absent in (None, ...):
+        document.pop("lookup_costs", None)
+        path.write_text(
+            json.dumps(document if absent is ... else {**document, "lookup_costs": None})
+        )
+        assert load_memory(path) == MemoryModel("c", cpu.tiers)
 
 
 def test_a_file_or_a_known_machine_may_be_named(saved):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import (
     MemoryModel,
     MemoryModelError,
@@ -110,6 +111,8 @@ def test_reads_come_in_whole_sectors():
         lambda: MemoryModel("m", [HBM, HOST]),
         lambda: MemoryModel("m", (HOST,), uvm="pinned"),
         lambda: MemoryModel("m", (HOST,), sector_bytes=0),
+        lambda: MemoryModel("m", (HOST,), lookup_costs={"rewrite_ns": 1}),
+        lambda: MemoryModel("m", (HBM, HOST), lookup_costs=LookupCosts(1, 1, 1, 1, 1)),
     ],
 )
 def test_nonsense_is_refused_when_it_is_made(bad):

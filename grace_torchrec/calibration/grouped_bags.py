@@ -1,6 +1,6 @@
 """Bags with a known share of saved reads, over a table of any size.
 
-Flow: sizes -> *GroupedBags* -> the lookup case.  Clusters of four items stand at random ids; a
+Flow: sizes -> *GroupedBags* -> the costs of lookups, and ``bench lookup``.  Clusters of four items stand at random ids; a
 bag visits some clusters with three items each (three ids, one stored row: two reads saved) and
 fills up with unclustered ids; ids of a bag are shuffled.
 Shapes: N rows, B bags of a batch, P ids per bag.

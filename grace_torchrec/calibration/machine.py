@@ -1,0 +1,42 @@
+"""Calibration of this machine: the rates of its memories, and what lookups cost where a CPU does them.
+
+Flow: this machine -> *Calibration* -> memory model -> plans.  Memories are measured by
+``grace_sharding.calibration``, which knows no lookups; those of a CPU are timed by lookup_costs.py.
+"""
+
+from dataclasses import replace
+
+from grace_sharding.calibration import HOST_TABLE_BYTES, Calibration
+from grace_sharding.calibration import calibrate as calibrate_memories
+from grace_torchrec.errors import GraceError
+
+
+def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Calibration:
+    """Measure this machine.
+
+    Args:
+        row_bytes: Bytes of the rows that are gathered, a multiple of 4.
+        table_bytes: Bytes of the tables that are read; large enough that no cache holds them.
+
+    Returns:
+        The rates of its memories; without a GPU also what one core takes for a lookup
+        (``.memory.lookup_costs``), or in ``.unmeasured`` why that could not be measured.
+
+    Raises:
+        MemoryModelError: ``row_bytes`` or ``table_bytes`` is out of range.
+    """
+    found = calibrate_memories(row_bytes, table_bytes)
+    if found.memory.hbm is not None:
+        return found  # lookups run on the GPU
+    try:
+        from grace_torchrec.calibration.lookup_costs import measure_lookups
+
+        timed = measure_lookups(table_bytes)
+    except (ImportError, GraceError) as error:
+        return replace(found, unmeasured=(*found.unmeasured, f"costs of lookups: {error}"))
+    return replace(
+        found,
+        memory=replace(found.memory, lookup_costs=timed.costs),
+        lookup_ns=timed.ns_per_id,
+        unsteady=(*found.unsteady, *timed.unsteady),
+    )
