@@ -7,6 +7,7 @@ that save a known share of the reads: what is left beside the rows is rewriting.
 Derived, as the model is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +28,14 @@ from grace_torchrec.plans.cpu_lookup_cost import (
     doublings,
     row_ns,
 )
+from grace_torchrec.sums.clusters import ClusterCode
 from grace_torchrec.timing import Samples, interleave
 
 NARROW, WIDE = 64, 256  # columns of float32
 POOLING, BATCH, SAVED = 60, 512, 0.4
 READ_BYTES = 1 << 29  # rows read before a batch comes back: beyond most caches
 MOST_BATCHES, ROUNDS = 64, 5
+Look = Callable[[Tensor, Tensor], Tensor]  # ids and offsets of a batch -> pooled rows
 LEAST_BYTE_NS = 1e-4  # what a difference of two noisy times is taken for at least
 
 
@@ -128,14 +131,15 @@ def _time(num_rows: int, dim: int, ours: bool = True) -> dict[str, Samples]:
     batches = READ_BYTES // (BATCH * POOLING * 4 * dim)
     bags = grouped_bags(num_rows, POOLING, BATCH, SAVED, min(max(batches, 4), MOST_BATCHES))
     rows = torch.ones(num_rows, dim)  # sums of ones are exact in every order
-    looks = {"stock": lambda ids, offsets: _stock(ids, offsets, rows)}
+    looks: dict[str, Look] = {"stock": lambda ids, offsets: _stock(ids, offsets, rows)}
     if ours:
         looks["ours"] = _ours(bags, rows)
     answers = [look(*bags.batches[0]) for look in looks.values()]
     if not all(torch.equal(answers[0], answer) for answer in answers):
         raise GraceError("calibrate: our lookup differs from the stock one; nothing was timed")
 
-    def all_batches(look):  # type: ignore[no-untyped-def]
+    def all_batches(look: Look) -> Callable[[], object]:
+        """Return the lookup of all batches in turn."""
         return lambda: [look(*batch) for batch in bags.batches]
 
     times = interleave({name: all_batches(look) for name, look in looks.items()}, ROUNDS)
@@ -148,13 +152,14 @@ def _stock(ids: Tensor, offsets: Tensor, rows: Tensor) -> Tensor:
     return F.embedding_bag(ids, rows, offsets, mode="sum", include_last_offset=True)
 
 
-def _ours(bags: GroupedBags, rows: Tensor):  # type: ignore[no-untyped-def]
+def _ours(bags: GroupedBags, rows: Tensor) -> Look:
     """Return our lookup of raw ids, with all sums in host memory."""
     sums = bags.sums
     items, ends = (
         torch.from_numpy(np.asarray(x, np.int64)) for x in (sums.set_items_S, sums.set_indptr_R1)
     )
     stored = _stock(items, ends, rows).numpy()
+    assert isinstance(sums.code, ClusterCode)
     none = np.zeros(0, np.int32)
     table = TableRows(rows.numpy(), stored[:0], stored, pack_codes(sums.code.item_code_N), none, 0)
     features = FeatureRows([table], [0], [False])
