@@ -6,12 +6,15 @@ returns a number so that no compiler drops its reads.
 Shapes: R rows read, L ids, I items, G cache lines of counters, E edges, N counters.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
 
 from grace_kernels._jit import jit
-from grace_kernels._llvm import CACHE_LINE, call_sum, load_i64, prefetch
+from grace_kernels._llvm import CACHE_LINE, I64, PTR, call_sum, emit_prefetch
 from grace_kernels._places import U
 from grace_kernels._prefetch import QUEUE_SIZE
 from grace_kernels._rewrite import CHUNK_IDS, end_of_chunk, longest_bag
@@ -23,25 +26,45 @@ BAGS_A_STEP, COUNTERS_A_LINE = 8, 16
 DISTANCES = (8, 16, 32, 64)  # rows that are asked for ahead; the fastest is the limit
 
 
-@jit
-def touch_rows(addresses_R: Any, row_bytes: int, ahead: int) -> Any:
-    """Read one word of every cache line of rows, asking for rows ``ahead`` places further on.
+@functools.cache
+def touch_function(row_bytes: int) -> Any:
+    """Return ``touch(addresses_R, ahead)``: it reads one word of every cache line of rows.
+
+    It asks for the rows ``ahead`` places further on. The lines of a row are written out, as the
+    product's sums are: as inner loops they took up to twice as long, and were no limit.
 
     Args:
-        addresses_R: int64 address of each row.
-        row_bytes: Bytes of a row.
-        ahead: Rows.
+        row_bytes: Bytes of a row; rows begin at a cache line.
     """
-    total = 0
-    last = addresses_R.size - 1
-    for place in range(addresses_R.size):
-        coming = addresses_R[min(place + ahead, last)]
-        for line in range(coming, coming + row_bytes, CACHE_LINE):
-            prefetch(line)
-        here = addresses_R[place]
-        for line in range(here, here + row_bytes, CACHE_LINE):
-            total ^= load_i64(line)
-    return total
+    lines = -(-row_bytes // CACHE_LINE)
+
+    @njit(nogil=True)
+    def touch(addresses_R, ahead):  # type: ignore[no-untyped-def]
+        total = 0
+        last = addresses_R.size - 1
+        for place in range(addresses_R.size):
+            total ^= _touch_row(addresses_R[place], addresses_R[min(place + ahead, last)], lines)
+        return total
+
+    return touch
+
+
+@intrinsic(prefer_literal=True)
+def _touch_row(typing_context: Any, here: Any, coming: Any, lines: Any) -> Any:
+    """Ask for the lines of the row at ``coming``, read those of the row at ``here``; ``lines`` is a literal."""
+    if not isinstance(lines, types.IntegerLiteral):
+        return None
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        total = I64(0)
+        for line in range(0, lines.literal_value * CACHE_LINE, CACHE_LINE):
+            emit_prefetch(b, b.add(args[1], I64(line)))
+        for line in range(0, lines.literal_value * CACHE_LINE, CACHE_LINE):
+            word = b.load(b.inttoptr(b.add(args[0], I64(line)), PTR), typ=I64, align=8)
+            total = b.xor(total, word)
+        return total
+
+    return types.int64(types.int64, types.int64, lines), codegen
 
 
 @jit

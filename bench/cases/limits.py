@@ -40,7 +40,7 @@ from bench.bare_loops import (
     split_all,
     sum_known,
     touch_codes,
-    touch_rows,
+    touch_function,
     touched_lines,
 )
 from bench.cases.lookup import REWRITTEN_ITEMS, default_rows, made_bags, times_of
@@ -94,8 +94,9 @@ def lookup_limits(bags: GroupedBags, num_rows: int, dim: int, rounds: int) -> di
     entrants["ahead_sums"] = _returning(
         lambda k: sum_known(known[0], padded[k], rewritten[k][2], *known[1:])
     )
+    touch = touch_function(4 * dim)
     gathers = {
-        f"gather {ahead}": _returning(lambda k, ahead=ahead: touch_rows(rows[k], 4 * dim, ahead))
+        f"gather {ahead}": _returning(lambda k, ahead=ahead: touch(rows[k], ahead))
         for ahead in DISTANCES
     }
     entrants |= gathers | {"increments": _increments(bags, table.codes)}
@@ -139,12 +140,11 @@ def call_costs(table: Table, rows: npt.NDArray[np.int64], rounds: int) -> dict[s
         "fused": lambda: table.ours(bags),
         "ahead": partial(table.ahead, rewrite_one(bags, {"": table.ahead})),
     }
+    touch = touch_function(4 * table.stock.embedding_bag_configs()[0].embedding_dim)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(-1, rounds):
         for name, call in calls.items():
-            touch_rows(
-                rows, table.stock.embedding_bag_configs()[0].embedding_dim * 4, DISTANCES[-1]
-            )
+            touch(rows, DISTANCES[-1])
             start = time.perf_counter()
             call()
             if turn >= 0:

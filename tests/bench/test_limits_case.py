@@ -27,7 +27,7 @@ def test_every_row_is_touched_line_by_line():
     addresses = rows.data_ptr() + 128 * np.array([3, 0, 3, 1])
     want = np.bitwise_xor.reduce([48, 56, 0, 8, 48, 56, 16, 24])
     for ahead in bare_loops.DISTANCES:
-        assert bare_loops.touch_rows(addresses, 128, ahead) == want
+        assert bare_loops.touch_function(128)(addresses, ahead) == want
 
 
 def test_codes_are_read_and_their_clusters_counted(codes):
