@@ -35,6 +35,7 @@ from grace_kernels.cpu import (
 from grace_kernels.packed_codes import PackedCodes, pack_codes
 from grace_kernels.reference import RAISE
 from grace_kernels.subset_tables import SubsetTables
+from grace_sharding.lookup_costs import LookupCosts
 from grace_torchrec.calibration.grouped_bags import GroupedBags
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one
@@ -77,9 +78,20 @@ def make_table(bags: GroupedBags, num_rows: int, dim: int) -> Table:
     return Table(stock, ours, ahead, pack_codes(bags.sums.code.item_code_N))
 
 
-def chosen_mode(bags: GroupedBags, num_rows: int, dim: int, saved: float) -> str:
-    """Return what the plan's model chooses for bags that arrive plain: ``fused`` or ``stock``."""
-    return "fused" if in_line_on_cpu(num_rows, 4 * dim, bags.sums, saved).pays else "stock"
+def chosen_mode(
+    bags: GroupedBags, num_rows: int, dim: int, saved: float, costs: LookupCosts | None
+) -> str:
+    """Return what the plan's model chooses for bags that arrive plain: ``fused`` or ``stock``.
+
+    Args:
+        bags: With their sums.
+        num_rows: Rows of the table.
+        dim: Columns, float32.
+        saved: Share of the reads that the sums save.
+        costs: Of this CPU; None: not known.
+    """
+    pays = in_line_on_cpu(num_rows, 4 * dim, bags.sums, saved, costs).pays
+    return "fused" if pays else "stock"
 
 
 def make_entrants(bags: GroupedBags, table: Table, mode: str) -> dict[str, Entrant]:

@@ -38,6 +38,8 @@ from bench.lookup_side import hidden, jit_seconds
 from bench.measure import last_cache_bytes, machine
 from bench.methods import picked
 from bench.run import emit
+from grace_sharding.lookup_costs import LookupCosts
+from grace_sharding.memory_files import memory_named
 from grace_torchrec.calibration.grouped_bags import GroupedBags, grouped_bags
 from grace_torchrec.errors import GraceError
 from grace_torchrec.grouping.choose import refit
@@ -78,6 +80,7 @@ def lookup(
     seed: int = 0,
     rewritten: GroupedBags | None = None,
     only: tuple[str, ...] = (),
+    costs: LookupCosts | None = None,
 ) -> dict[str, Any]:
     """Time every entrant on every batch.
 
@@ -90,6 +93,7 @@ def lookup(
         seed: Of weights and of the order of the entrants.
         rewritten: Bags that rewriting alone is timed on; None: ``bags``.
         only: Names of the entrants to time (and ``embedding_bag``); empty: all.
+        costs: Of this CPU, for what ``forward`` is; None: not known.
 
     Raises:
         GraceError: an entrant's result differs from that of ``F.embedding_bag``.
@@ -98,7 +102,7 @@ def lookup(
     torch.manual_seed(seed)
     table = make_table(bags, num_rows, dim)
     saved = _saved(bags, table)
-    mode = chosen_mode(bags, num_rows, dim, saved)
+    mode = chosen_mode(bags, num_rows, dim, saved, costs)
     entrants = make_entrants(bags, table, mode)
     if only:
         entrants = {k: run for k, run in entrants.items() if k in (*only, "embedding_bag")}
@@ -247,7 +251,7 @@ def made_bags(rows: int, dim: int, pooling: int, batch: int, saved: float) -> Gr
     return grouped_bags(rows, pooling, batch, saved, num_batches)
 
 
-def run_cell(cell: Cell, rounds: int) -> dict[str, Any]:
+def run_cell(cell: Cell, rounds: int, costs: LookupCosts | None) -> dict[str, Any]:
     """Measure one cell of the grid: the module as its plan chooses, beside the stock collection."""
     if cell.trace is not None:
         trace = load_trace(Path(cell.trace), None, seed=0)
@@ -256,7 +260,7 @@ def run_cell(cell: Cell, rounds: int) -> dict[str, Any]:
         rows = default_rows(cell.dim)
         bags = made_bags(rows, cell.dim, cell.pooling, cell.batch, cell.saved)
     only = ("stock_ebc", "in_line", "ahead", "forward")
-    return lookup(bags, rows, cell.dim, threads=cell.threads, rounds=rounds, only=only)
+    return lookup(bags, rows, cell.dim, threads=cell.threads, rounds=rounds, only=only, costs=costs)
 
 
 @click.command(help=__doc__)
@@ -282,14 +286,22 @@ def run_cell(cell: Cell, rounds: int) -> dict[str, Any]:
     show_default=True,
     help="Where finished cells of the grid are kept.",
 )
+@click.option(
+    "--memory",
+    default="cpu",
+    show_default=True,
+    help="Whose costs `forward` is chosen by: cpu (not known), or a file of grace-torchrec calibrate.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     dim: int, pooling: int, batch: int, saved: float, threads: int, rows: int | None, rounds: int,
-    traces: tuple[Path, ...], grid: bool, out: Path, as_json: bool,
+    traces: tuple[Path, ...], grid: bool, out: Path, memory: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Parse, measure, print."""
+    costs = memory_named(memory).lookup_costs
     if grid:
-        emit(run_grid(lambda cell: run_cell(cell, rounds), traces, out), as_json, "lookup grid")
+        found = run_grid(lambda cell: run_cell(cell, rounds, costs), traces, out)
+        emit(found, as_json, "lookup grid")
         return
     if traces:
         trace = load_trace(traces[0], None, seed=0)
@@ -299,6 +311,8 @@ def command(
         rows = rows or default_rows(dim)
         bags = made_bags(rows, dim, pooling, batch, saved)
         rewritten = made_bags(REWRITTEN_ITEMS, dim, pooling, batch, saved)
-    result = lookup(bags, rows, dim, threads=threads, rounds=rounds, rewritten=rewritten)
+    result = lookup(
+        bags, rows, dim, threads=threads, rounds=rounds, rewritten=rewritten, costs=costs
+    )
     result["jit_s"] = jit_seconds(dim)
     emit(result, as_json, "lookup")
