@@ -34,7 +34,7 @@ from grace_torchrec.timing import Samples, interleave
 NARROW, WIDE = 64, 256  # columns of float32
 POOLING, BATCH, SAVED = 60, 512, 0.4
 READ_BYTES = 1 << 29  # rows read before a batch comes back: beyond most caches
-MOST_BATCHES, ROUNDS = 64, 5
+MOST_BATCHES, ROUNDS = 64, 25
 Look = Callable[[Tensor, Tensor], Tensor]  # ids and offsets of a batch -> pooled rows
 LEAST_BYTE_NS = 1e-4  # what a difference of two noisy times is taken for at least
 
@@ -65,19 +65,23 @@ def measure_lookups(table_bytes: int) -> Timed:
     Raises:
         GraceError: a lookup of ours differs from stock: nothing is timed.
     """
+    near_rows = NEAR_BYTES // 2 // (4 * NARROW)
+    far_rows, wide_rows = (max(near_rows, table_bytes // (4 * dim)) for dim in (NARROW, WIDE))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        near_rows = NEAR_BYTES // 2 // (4 * NARROW)
-        far_rows, wide_rows = (max(near_rows, table_bytes // (4 * dim)) for dim in (NARROW, WIDE))
-        near, far = _time(near_rows, NARROW), _time(far_rows, NARROW)
-        wide = _time(wide_rows, WIDE, ours=False)
+        entrants = {
+            **_entrants("near", near_rows, NARROW),
+            **_entrants("far", far_rows, NARROW),
+            **_entrants("wide", wide_rows, WIDE, ours=False),
+        }
+        times = interleave({name: one.run for name, one in entrants.items()}, ROUNDS)
     finally:
         torch.set_num_threads(threads)
     samples = {
-        "near": near["stock"], "near_ours": near["ours"],
-        "far": far["stock"], "far_ours": far["ours"], "wide": wide["stock"],
-    }  # fmt: skip
+        name: Samples(sample.values_R * 1e9 / entrants[name].num_ids)
+        for name, sample in times.items()
+    }
     ns = {name: sample.median for name, sample in samples.items()}
     return Timed(
         costs_of(ns, far_rows),
@@ -126,14 +130,22 @@ def _footprint(num_rows: int) -> int:
     return (num_rows + 11 * clusters) * 4 * NARROW
 
 
-def _time(num_rows: int, dim: int, ours: bool = True) -> dict[str, Samples]:
-    """Return nanoseconds an id of stock and, if wanted, of ours, over the same bags."""
+@dataclass(frozen=True)
+class _Entrant:
+    """What takes turns: a lookup of all batches."""
+
+    run: Callable[[], object]
+    num_ids: int
+
+
+def _entrants(name: str, num_rows: int, dim: int, ours: bool = True) -> dict[str, _Entrant]:
+    """Return the stock lookup under a name and, if wanted, ours of the same bags."""
     batches = READ_BYTES // (BATCH * POOLING * 4 * dim)
     bags = grouped_bags(num_rows, POOLING, BATCH, SAVED, min(max(batches, 4), MOST_BATCHES))
     rows = torch.ones(num_rows, dim)  # sums of ones are exact in every order
-    looks: dict[str, Look] = {"stock": lambda ids, offsets: _stock(ids, offsets, rows)}
+    looks: dict[str, Look] = {name: lambda ids, offsets: _stock(ids, offsets, rows)}
     if ours:
-        looks["ours"] = _ours(bags, rows)
+        looks[f"{name}_ours"] = _ours(bags, rows)
     answers = [look(*bags.batches[0]) for look in looks.values()]
     if not all(torch.equal(answers[0], answer) for answer in answers):
         raise GraceError("calibrate: our lookup differs from the stock one; nothing was timed")
@@ -142,9 +154,8 @@ def _time(num_rows: int, dim: int, ours: bool = True) -> dict[str, Samples]:
         """Return the lookup of all batches in turn."""
         return lambda: [look(*batch) for batch in bags.batches]
 
-    times = interleave({name: all_batches(look) for name, look in looks.items()}, ROUNDS)
-    per_id = 1e9 / (len(bags.batches) * BATCH * POOLING)
-    return {name: Samples(sample.values_R * per_id) for name, sample in times.items()}
+    num_ids = len(bags.batches) * BATCH * POOLING
+    return {key: _Entrant(all_batches(look), num_ids) for key, look in looks.items()}
 
 
 def _stock(ids: Tensor, offsets: Tensor, rows: Tensor) -> Tensor:
