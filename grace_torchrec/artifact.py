@@ -114,9 +114,9 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
     lock = _locked(aside)
     try:
         yield aside
+        _as_any_new_folder(aside)
         for file in (*sorted(aside.rglob("*")), aside):
             _fsync(file)
-        aside.chmod(0o755)
         _swap_in(aside, target)
     except (OSError, SafetensorError) as error:  # of a full disk comes the one or the other
         told = getattr(error, "strerror", None) or error
@@ -125,6 +125,19 @@ def new_folder(path: str | os.PathLike[str], name: str) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)  # gone already when all went well
         if lock is not None:
             os.close(lock)
+
+
+def _as_any_new_folder(folder: Path) -> None:
+    """Give a folder and what is in it the permissions that this user's new files have.
+
+    Those of ``mkdtemp``, and of safetensors, let nobody else read.
+    """
+    probe = folder / f".{PART}"
+    probe.touch(exist_ok=False)
+    mode = probe.stat().st_mode & 0o666
+    probe.unlink()
+    for each in (*folder.rglob("*"), folder):
+        each.chmod(mode | (mode & 0o444) >> 2 if each.is_dir() else mode)
 
 
 def expect_place(path: str | os.PathLike[str], name: str) -> None:

@@ -5,6 +5,7 @@ import stat
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grace_torchrec import artifact
@@ -37,6 +38,26 @@ def test_a_file_beside_it_stays_and_permissions_are_those_of_new_files(tmp_path)
     assert beside.read_text() == "of the user"
     mode, wanted = (stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "names", other))
     assert mode == wanted
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_folder_and_all_in_it_have_the_permissions_of_new_ones(tmp_path, umask) -> None:
+    """safetensors writes files that nobody else can read, mkdtemp such folders."""
+    before = os.umask(umask)
+    try:
+        artifact.write_folder(tmp_path / "plan", "plan", {}, {"a": np.zeros(3)})
+        with artifact.new_folder(tmp_path / "served", "served") as aside:
+            artifact.write_folder(aside / "plan", "plan", {}, {"a": np.zeros(3)})
+        (tmp_path / "file").touch()
+        (tmp_path / "folder").mkdir()
+    finally:
+        os.umask(before)
+    modes = {True: (tmp_path / "folder").stat().st_mode, False: (tmp_path / "file").stat().st_mode}
+    found = [tmp_path / "plan", *(tmp_path / "plan").iterdir()]
+    found += [tmp_path / "served", *(tmp_path / "served").rglob("*")]
+    assert len(found) == 7
+    for each in found:
+        assert each.stat().st_mode == modes[each.is_dir()], each
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path) -> None:
