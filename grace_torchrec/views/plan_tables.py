@@ -30,7 +30,8 @@ LEFT = frozenset(
 NOTES = (
     "reads: rows that the bags of the profile read, counted; time: of the held-out bags, modelled from "
     "bytes and bandwidths, not measured",
-    "bytes: of rows, and of the code that turns ids into stored ones",
+    "bytes: of rows, and of the code that turns ids into stored ones; those beside extra rows also of the "
+    "sets that form sums anew, which lie outside of these memories",
     "slack: how long this memory waits until the slower one is done; of a table, by its own reads alone",
 )
 

@@ -32,9 +32,7 @@ COMMAND = re.compile(
     r"python -m bench \w|python (?:bench|examples)/|grace-torchrec [a-z]|make [a-z]|pytest |serve-bench"
 )
 # Sections whose figures are made by the command of another section of the page, which they continue.
-PERFORMANCE = "Performance: where the time of a lookup goes, and when stored sums pay"
 SAME_RUN = {
-    ("performance", PERFORMANCE): "One lookup, in nanoseconds",
     ("performance", "What was tried"): "One lookup, in nanoseconds",
 }
 
