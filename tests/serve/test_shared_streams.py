@@ -125,8 +125,27 @@ def test_queries_in_flight_are_answered_bit_for_bit(
         assert all(torch.equal(one, right) for one in found)
     loads = shared.loads().values()
     assert sum(load.launched for load in loads) == len(program.segments) * len(batches) * 2
-    assert all(load.launched for load in loads)  # chosen by what streams still have to do
     assert not any(load.backlog_us for load in loads)
+    shared.close()
+
+
+@pytest.mark.parametrize("num_streams", [2, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stream_is_chosen_by_what_streams_still_have_to_do(
+    bundled_case: Any, name: str, num_streams: int
+) -> None:
+    """Nothing ends here, so each stream has to be used; where all ends at once, one may do it all."""
+    _, program, _, _ = bundled_case(name)
+    shared = shared_of(CpuStreamSet(num_streams), num_streams)
+    scheduler = SegmentedModel(shared, program).scheduler
+    used = []
+    for _ in range(num_streams):
+        decisions = shared.begin(scheduler)
+        while (decided := shared.decide(decisions, scheduler)) is not None:
+            used.append(decided[1])
+    assert len(used) == len(program.segments) * num_streams
+    assert set(used) == set(range(num_streams))
+    assert all(load.launched and load.backlog_us > 0 for load in shared.loads().values())
     shared.close()
 
 
