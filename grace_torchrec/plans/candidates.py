@@ -24,7 +24,7 @@ from grace_torchrec.grouping.candidates import (
 )
 from grace_torchrec.grouping.choose import best_of
 from grace_torchrec.grouping.counted import CountedTrace
-from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT
+from grace_torchrec.grouping.pair_counts import DEFAULT_MEMORY_LIMIT, TooManyPairs
 from grace_torchrec.plans.asked import Asked
 from grace_torchrec.plans.cannot_gain import cannot_gain, not_tried, too_long
 from grace_torchrec.plans.curve import BUDGET_SHARES, CurvePoint
@@ -252,10 +252,13 @@ def _finalist(one: Judged, bags: Bags, budget: int, memory_limit_bytes: int) -> 
     candidate = one.candidate
 
     def fit_again() -> Refit:
-        """Fit on all bags."""
+        """Fit on all bags, or keep the fit that was judged where these need more memory."""
         whole = _counted(bags, bags.few.all, budget, memory_limit_bytes)
-        ranked = candidate.rank(whole, budget)
-        share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
+        try:
+            ranked = candidate.rank(whole, budget)
+            share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
+        except TooManyPairs:
+            ranked, share = one.ranked, bags.fit.num_bags / bags.all.num_bags
         return Refit(ranked, budget, share, bags.asked)
 
     held = one.ranked.first(budget)

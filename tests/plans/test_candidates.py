@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from grace_torchrec.grouping.pair_counts import count_pairs
+from grace_torchrec.plans import candidates
 from grace_torchrec.plans.candidates import judge_all, split_validation
 from grace_torchrec.plans.plan import PlanOptions
 from grace_torchrec.sums.count_reads import count_reads
@@ -191,6 +192,18 @@ def test_where_memory_is_short_pairs_are_counted_on_fewer_bags(grouped):
         split_validation(trace), PlanOptions(methods=("subsets",)), memory_limit_bytes=need
     )
     assert others.best.refit.counted_share == 1  # they count no pairs
+
+
+@pytest.mark.parametrize("method", ["grace", "subsets"])
+def test_where_all_bags_need_more_memory_the_fit_that_was_judged_is_kept(
+    grouped, method, monkeypatch
+):
+    bags = split_validation(grouped())
+    (one,) = judge_all(bags, PlanOptions(methods=(method,))).finalists
+    counted = candidates._counted
+    monkeypatch.setattr(candidates, "_counted", lambda *given: counted(*given[:-1], 1))
+    assert one.refit.counted_share == bags.fit.num_bags / bags.all.num_bags < 1
+    assert one.first(1.0).num_sums == one.held_sums.num_sums > 0
 
 
 def test_the_validation_fifth_is_that_of_the_split_of_train_bags(grouped):
