@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,15 @@ def test_other_threads_change_nothing() -> None:
     assert seen == [before]
 
 
+@pytest.fixture
+def nobody_handles_sigterm() -> Iterator[None]:
+    """As in a process that has just begun: schedulers of TorchX leave a handler of theirs behind."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("nobody_handles_sigterm")
 def test_sigterm_is_raised_and_ends_what_was_started() -> None:
     child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     child.start()
