@@ -10,6 +10,8 @@ from grace_sharding.calibration import HOST_TABLE_BYTES, Calibration
 from grace_sharding.calibration import calibrate as calibrate_memories
 from grace_torchrec.errors import GraceError
 
+TABLES = 3  # as large as one far table are two, the sums of one of them, and bags, together
+
 
 def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Calibration:
     """Measure this machine.
@@ -28,6 +30,10 @@ def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Cali
     found = calibrate_memories(row_bytes, table_bytes)
     if found.memory.hbm is not None:
         return found  # lookups run on the GPU
+    need, free = TABLES * table_bytes, found.memory.host.num_bytes
+    if free < need:
+        told = f"costs of lookups: they need {need:,} bytes of free memory, there are {free:,}"
+        return replace(found, unmeasured=(*found.unmeasured, told))
     try:
         from grace_torchrec.calibration.lookup_costs import measure_lookups
 

@@ -35,6 +35,18 @@ def test_what_cannot_be_timed_is_said(monkeypatch):
 
 
 @on_a_cpu
+def test_where_memory_is_short_lookups_are_not_timed(monkeypatch):
+    found = machine.calibrate_memories(256, SMALL)
+    for free, timed in ((3 * SMALL - 1, False), (3 * SMALL, True)):
+        tiers = (replace(found.memory.host, num_bytes=free),)
+        small = replace(found, memory=replace(found.memory, tiers=tiers))
+        monkeypatch.setattr(machine, "calibrate_memories", lambda *sizes, small=small: small)
+        told = calibrate(256, SMALL)
+        assert (told.memory.lookup_costs is not None) == timed
+        assert timed or told.unmeasured[-1].startswith("costs of lookups: they need 12,582,912 by")
+
+
+@on_a_cpu
 def test_a_lookup_that_is_wrong_is_said(monkeypatch):
     def wrong(table_bytes):
         raise GraceError("differs")
