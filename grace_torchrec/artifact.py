@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -137,7 +138,8 @@ def _as_any_new_folder(folder: Path) -> None:
     mode = probe.stat().st_mode & 0o666
     probe.unlink()
     for each in (*folder.rglob("*"), folder):
-        each.chmod(mode | (mode & 0o444) >> 2 if each.is_dir() else mode)
+        group = each.stat().st_mode & stat.S_ISGID  # of a shared folder: what is in it inherits
+        each.chmod(group | mode | (mode & 0o444) >> 2 if each.is_dir() else mode)
 
 
 def expect_place(path: str | os.PathLike[str], name: str) -> None:

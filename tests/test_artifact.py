@@ -60,6 +60,15 @@ def test_a_folder_and_all_in_it_have_the_permissions_of_new_ones(tmp_path, umask
         assert each.stat().st_mode == modes[each.is_dir()], each
 
 
+def test_a_folder_in_one_that_a_group_shares_belongs_to_the_group(tmp_path) -> None:
+    tmp_path.chmod(0o2775)
+    (tmp_path / "folder").mkdir()
+    artifact.write_folder(tmp_path / "plan", "plan", {}, {"a": np.zeros(3)})
+    modes = [(tmp_path / name).stat().st_mode for name in ("plan", "folder")]
+    assert modes[0] == modes[1]
+    assert modes[0] & stat.S_ISGID
+
+
 def test_what_cannot_be_written_leaves_nothing(tmp_path) -> None:
     (tmp_path / "names").mkdir()
     with pytest.raises(OSError, match="names"):

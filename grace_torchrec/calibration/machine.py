@@ -18,7 +18,8 @@ def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Cali
 
     Args:
         row_bytes: Bytes of the rows that are gathered, a multiple of 4.
-        table_bytes: Bytes of the tables that are read; large enough that no cache holds them.
+        table_bytes: Bytes of the tables that are read; large enough that no cache holds them, else
+            ``.unmeasured`` says so. Without a GPU three times as much memory is taken.
 
     Returns:
         The rates of its memories; without a GPU also what one core takes for a lookup
@@ -38,8 +39,12 @@ def calibrate(row_bytes: int = 256, table_bytes: int = HOST_TABLE_BYTES) -> Cali
         from grace_torchrec.calibration.lookup_costs import measure_lookups
 
         timed = measure_lookups(table_bytes)
-    except (ImportError, GraceError) as error:
+    except (ImportError, GraceError, MemoryError, RuntimeError) as error:  # torch has no room, too
         return replace(found, unmeasured=(*found.unmeasured, f"costs of lookups: {error}"))
+    cache_bytes = found.memory.cache_bytes or 0
+    if table_bytes <= cache_bytes:
+        told = f"rows far from the cache: {table_bytes:,} bytes fit into its {cache_bytes:,}"
+        found = replace(found, unmeasured=(*found.unmeasured, told))
     return replace(
         found,
         memory=replace(found.memory, lookup_costs=timed.costs),

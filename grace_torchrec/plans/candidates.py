@@ -64,12 +64,14 @@ class Refit:
         budget: Most sums.
         counted_share: Share of the bags whose pairs were counted, less than 1 where memory was short.
         asked: Rows that bags ask for.
+        is_judged: These are the sums that were judged: all bags need more memory.
     """
 
     ranked: Ranked
     budget: int
     counted_share: float
     asked: Asked
+    is_judged: bool = False
 
     @cached_property
     def few(self) -> StoredSums:
@@ -222,7 +224,7 @@ def judge_all(
     verdicts = judge(counted, validation, budget, options.methods, options.size_limits)
     usable = [one for m, one in verdicts.best.items() if m in options.usable_methods]
     enough = {
-        one: _finalist(one, bags, budget, memory_limit_bytes)
+        one: _finalist(one, bags, counted, memory_limit_bytes)
         for one in usable
         if 0 < one.reads.cut >= options.min_gain
     }
@@ -247,19 +249,21 @@ def no_sums(bags: Bags, reason: str) -> Choice:
     return Choice(bags, None, (), reason, {}, ())
 
 
-def _finalist(one: Judged, bags: Bags, budget: int, memory_limit_bytes: int) -> Finalist:
+def _finalist(one: Judged, bags: Bags, counted: CountedTrace, memory_limit_bytes: int) -> Finalist:
     """Keep what a candidate fitted, and how to fit it again."""
-    candidate = one.candidate
+    candidate, budget = one.candidate, counted.most
+
+    def share_of(trace: CountedTrace) -> float:
+        """Return the share of the bags whose pairs were counted for this method."""
+        return trace.pairs_share if candidate.method in PAIR_METHODS else 1.0
 
     def fit_again() -> Refit:
         """Fit on all bags, or keep the fit that was judged where these need more memory."""
         whole = _counted(bags, bags.few.all, budget, memory_limit_bytes)
         try:
-            ranked = candidate.rank(whole, budget)
-            share = whole.pairs_share if candidate.method in PAIR_METHODS else 1.0
+            return Refit(candidate.rank(whole, budget), budget, share_of(whole), bags.asked)
         except TooManyPairs:
-            ranked, share = one.ranked, bags.fit.num_bags / bags.all.num_bags
-        return Refit(ranked, budget, share, bags.asked)
+            return Refit(one.ranked, budget, share_of(counted), bags.asked, is_judged=True)
 
     held = one.ranked.first(budget)
     method, parameter = candidate.method, candidate.parameter

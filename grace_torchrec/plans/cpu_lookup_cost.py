@@ -3,8 +3,8 @@
 Flow: table, sums, held-out cut and the CPU's costs -> *in_line_on_cpu* -> lookup and reason in the plan;
 the bench takes the same decision.  Derived: a model with a few constants a CPU.  CPUs differ too much for
 one set: of a table that one reads 1.3 times as fast with sums, another reads 0.85 times as fast.  ``grace-torchrec
-calibrate`` measures the constants of a machine (``measured_costs.py``).  Where they are not known, a plan
-takes the careful side: the CPU, of those that were measured, on which the sums gain least.  And a gain is taken only
+calibrate`` measures the constants of a machine (``calibration/lookup_costs.py``).  Where they are not known, a plan
+takes the CPU, of those that were measured, on which the sums gain least.  And a gain is taken only
 where the model sees a clear one.
 """
 
@@ -40,7 +40,7 @@ class InLine:
         stock_ns: Nanoseconds per id, plain rows read.
         ours_ns: Nanoseconds per id, ids rewritten in line.
         rewrite_ns: The part of ``ours_ns`` that rewriting takes.
-        of: The CPU whose costs these are, empty where they were measured for the plan.
+        of: Name of the CPU whose costs these are; empty where the plan's memory model has its own.
     """
 
     stock_ns: float
@@ -49,15 +49,20 @@ class InLine:
     of: str = ""
 
     @property
+    def gain(self) -> float:
+        """Time of stock over that of ours."""
+        return self.stock_ns / self.ours_ns
+
+    @property
     def pays(self) -> bool:
         """Whether ours is clearly faster."""
-        return self.stock_ns >= LEAST_GAIN * self.ours_ns
+        return self.gain >= LEAST_GAIN
 
     @property
     def reason(self) -> str:
         """The decision in a sentence."""
         saved = self.stock_ns - (self.ours_ns - self.rewrite_ns)
-        core = f"one core of {self.of}" if self.of else "one core, measured by calibrate"
+        core = f"one core of {self.of}" if self.of else "one core, by the costs in the memory model"
         costs = (
             f"rewriting in line is modelled at {self.rewrite_ns:.0f} ns an id on {core}, "
             f"reading fewer rows saves {saved:.0f} of the {self.stock_ns:.0f} ns that reading takes"
@@ -88,8 +93,37 @@ def in_line_on_cpu(
     """
     if costs is not None:
         return _priced(num_rows, row_bytes, sums, cut, costs, "")
-    known = [_priced(num_rows, row_bytes, sums, cut, cpu, name) for name, cpu in KNOWN.items()]
-    return min(known, key=lambda priced: priced.stock_ns / priced.ours_ns)
+    return min(_priced_by_all(num_rows, row_bytes, sums, cut), key=lambda one: one.gain)
+
+
+def share_on_cpu(
+    num_rows: int,
+    row_bytes: int,
+    sums: StoredSums,
+    cut: float,
+    costs: LookupCosts | None,
+    ahead: bool,
+) -> float:
+    """Return the time of a table over that of the stock table; arguments of :func:`in_line_on_cpu`.
+
+    Args:
+        num_rows: Rows N of the table.
+        row_bytes: Bytes of a row.
+        sums: Its stored sums.
+        cut: Share of the row reads that the sums save.
+        costs: Of the CPU; None: not known, the known CPU on which the sums gain least.
+        ahead: Whether bags arrive rewritten.
+    """
+    if costs is not None:
+        priced = [_priced(num_rows, row_bytes, sums, cut, costs, "")]
+    else:
+        priced = _priced_by_all(num_rows, row_bytes, sums, cut)
+    return max((one.ours_ns - ahead * one.rewrite_ns) / one.stock_ns for one in priced)
+
+
+def _priced_by_all(num_rows: int, row_bytes: int, sums: StoredSums, cut: float) -> list[InLine]:
+    """Model it with the costs of every known CPU."""
+    return [_priced(num_rows, row_bytes, sums, cut, cpu, name) for name, cpu in KNOWN.items()]
 
 
 def _priced(

@@ -77,7 +77,7 @@ def _may_be_taken(
     if not _rewrites_on_cpu(memory, options):
         return finalists, ""
     times = {one: _in_line(spec, one, memory) for one in finalists}
-    fastest = min(finalists, key=lambda one: times[one].ours_ns)
+    fastest = max(finalists, key=lambda one: times[one].gain)
     if times[fastest].pays:
         return (fastest,), ""
     return (), times[fastest].reason
@@ -189,6 +189,8 @@ def _reason(
     if finalist is not None and finalist.refit.counted_share < 1:
         share = finalist.refit.counted_share
         parts.append(f"pairs were counted on {share:.1%} of the bags")
+    if finalist is not None and finalist.refit.is_judged:
+        parts.append("all bags need more memory than those it was judged on, whose sums these are")
     if untried:
         parts.append(untried)
     return "; ".join(parts)

@@ -4,7 +4,8 @@ Flow: this machine -> *Calibration* -> memory model -> plans.  Measured: copying
 do at best) and gathering rows at random (what lookups do), in host memory and, where there is a GPU,
 in HBM; the link between them by copying from page-locked memory; and one more kernel
 of a CUDA graph.
-Without a GPU two numbers are measured, and the calibration says what is missing.  A rate is that of
+Without a GPU two rates are measured, and the calibration says what is missing (lookups are timed by
+who knows them).  A rate is that of
 the fastest round; the spread of the rounds and the load of the machine stand beside it.
 """
 
@@ -43,7 +44,7 @@ class Calibration:
         row_bytes: Of the rows that were gathered.
         unmeasured: What could not be measured, and why; a sentence each.
         spread: Of each rate, what 20 % and 80 % of the rounds stay under.
-        unsteady: Rates whose rounds differ so much that the machine was busy with something else.
+        unsteady: Rates and lookups whose rounds differ so much that the machine was busy with something else.
         load: Processes that wanted a core before, over a minute; None where the system does not say.
         cores: Of the machine.
         lookup_ns: Nanoseconds an id of lookups on one core, by name, where a CPU does them and they were

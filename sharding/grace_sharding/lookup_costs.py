@@ -23,7 +23,7 @@ class LookupCosts:
         near_byte_ns: Reading one byte of a row that a near cache holds.
         far_byte_ns: Reading one byte of a row far beyond what caches hold.
         doubling_ns: A row more for each doubling of what is read at random, beyond what caches hold:
-            page walks.
+            finding where its page lies in memory.
         rewrite_ns: Rewriting one id in line, codes in the cache.
         codes_ns: An id more for each doubling of the items beyond what the cache holds codes of.
 

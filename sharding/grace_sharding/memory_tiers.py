@@ -75,7 +75,7 @@ class MemoryModel:
         launch_s: Seconds of one more short kernel on that device; None: not known. A gain that is
             less is none.
         lookup_costs: Of one core of a CPU, where that pools (no HBM); None: not known, and plans take
-            the careful side of two CPUs that were measured.
+            those of the CPU, of two that were measured, on which sums gain less.
 
     Raises:
         MemoryModelError: tiers are missing or doubled, or a value is out of range.

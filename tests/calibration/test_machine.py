@@ -55,6 +55,29 @@ def test_a_lookup_that_is_wrong_is_said(monkeypatch):
     assert calibrate(256, SMALL).unmeasured[-1] == "costs of lookups: differs"
 
 
+@on_a_cpu
+@pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError("can't allocate memory")])
+def test_where_torch_has_no_room_the_rates_are_kept(monkeypatch, error):
+    def no_room(table_bytes):
+        raise error
+
+    monkeypatch.setattr(lookup_costs, "measure_lookups", no_room)
+    found = calibrate(256, SMALL)
+    assert found.bytes_per_s
+    assert found.unmeasured[-1] == f"costs of lookups: {error}"
+
+
+@on_a_cpu
+def test_tables_that_a_cache_holds_tell_nothing_of_memory(monkeypatch):
+    for cache_bytes, told in ((SMALL - 1, False), (SMALL, True), (None, False)):
+        found = machine.calibrate_memories(256, SMALL)
+        found = replace(found, memory=replace(found.memory, cache_bytes=cache_bytes))
+        monkeypatch.setattr(machine, "calibrate_memories", lambda *sizes, found=found: found)
+        reasons = calibrate(256, SMALL).unmeasured
+        assert any(reason.startswith("rows far from the cache") for reason in reasons) == told
+        monkeypatch.undo()
+
+
 def test_a_gpu_does_its_own_lookups(monkeypatch):
     memory = MemoryModel.named("h200")
     found = replace(machine.calibrate_memories(256, SMALL), memory=memory)

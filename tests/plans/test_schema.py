@@ -43,6 +43,8 @@ def saved(plan, path):
 def test_the_schema_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(PUBLISHED)
     assert PUBLISHED["properties"]["schema"]["const"] == SCHEMA
+    assert PUBLISHED["$id"].endswith(f":{SCHEMA}")
+    assert PUBLISHED["title"].endswith(f" {SCHEMA}")
 
 
 @pytest.mark.parametrize("method", [None, *METHOD_CODES])

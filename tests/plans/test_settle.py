@@ -146,6 +146,16 @@ def test_a_table_in_the_cache_of_a_cpu_is_not_rewritten_in_line(spec_of, good):
     assert (table.verdict, table.lookup) == ("use", "ahead")
 
 
+def test_that_the_judged_sums_are_kept_is_said(spec_of, good, two_memories, monkeypatch):
+    refit = good.best.refit
+    monkeypatch.setitem(vars(good.best), "refit", replace(refit, is_judged=True))
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
+    assert "need more memory than those it was judged on" in table.reason
+    monkeypatch.setitem(vars(good.best), "refit", refit)
+    (table,) = settle([spec_of()], [good], two_memories(PLENTY), QUICK)
+    assert "more memory" not in table.reason
+
+
 @pytest.mark.parametrize(("rewrite_ns", "verdict"), [(0.5, "use"), (50.0, "leave stock")])
 def test_costs_that_were_measured_decide(spec_of, good, rewrite_ns, verdict):
     """Dear rows and cheap rewriting: the sums pay; with dear rewriting they do not."""
@@ -154,7 +164,7 @@ def test_costs_that_were_measured_decide(spec_of, good, rewrite_ns, verdict):
     (table,) = settle([spec_of()], [good], memory, QUICK)
     assert table.verdict == verdict
     said = table.lookup_reason if verdict == "use" else table.reason
-    assert f"{rewrite_ns:.0f} ns an id on one core, measured by calibrate" in said
+    assert f"{rewrite_ns:.0f} ns an id on one core, by the costs in the memory model" in said
 
 
 def test_one_memory_needs_no_hbm(spec_of, good):
