@@ -87,7 +87,8 @@ def schedule_(
 
     Args:
         model: In eval mode.
-        example: Positional arguments of one batch, on the model's device.
+        example: Positional arguments of one batch, on the model's device. Copies of it are computed a few
+            times; what a model counts, or keeps in buffers, goes on meanwhile.
         streams: Streams at most.
         stats: Costs of its operators; default: they are profiled with ``example``.
         wait_us: Time until another stream sees that an operator is done.

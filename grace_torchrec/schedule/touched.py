@@ -85,7 +85,7 @@ def touched(gm: fx.GraphModule, example: tuple[Any, ...]) -> dict[str, Touched]:
     run = _Run(gm)
     with torch.inference_mode(False), torch.no_grad():  # inference tensors have no version
         run.run(*example)
-    return run.found
+    return _inputs_as_one(gm, run.found)
 
 
 def assumed(gm: fx.GraphModule) -> dict[str, Touched]:
@@ -100,7 +100,7 @@ def assumed(gm: fx.GraphModule) -> dict[str, Touched]:
         writes = _shown(found, named_writes(gm, node))
         shows = writes or (reads if is_view(node) else frozenset([own_name(node)]))
         found[node.name] = Touched(shows, reads, writes)
-    return found
+    return _inputs_as_one(gm, found)
 
 
 def is_view(node: fx.Node) -> bool:
@@ -140,6 +140,23 @@ def named_writes(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
     if in_place and node.args:
         fx.node.map_arg(node.args[0], written.append)
     return written
+
+
+def _inputs_as_one(gm: fx.GraphModule, found: dict[str, Touched]) -> dict[str, Touched]:
+    """Give all inputs one name where one of them is written: a caller may pass one tensor as two."""
+    inputs = _shown(found, gm.graph.find_nodes(op="placeholder"))
+    if not any(inputs & each.writes for each in found.values()):
+        return found
+    one = frozenset([min(inputs)])
+
+    def renamed(names: Names) -> Names:
+        """Return names of memory after that."""
+        return names - inputs | one if names & inputs else names
+
+    return {
+        name: Touched(renamed(each.shows), renamed(each.reads), renamed(each.writes))
+        for name, each in found.items()
+    }
 
 
 def _shown(found: Mapping[str, Touched], nodes: Iterable[fx.Node]) -> Names:
