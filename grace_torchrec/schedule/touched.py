@@ -85,7 +85,9 @@ def touched(gm: fx.GraphModule, example: tuple[Any, ...]) -> dict[str, Touched]:
     run = _Run(gm)
     with torch.inference_mode(False), torch.no_grad():  # inference tensors have no version
         run.run(*example)
-    return _inputs_as_one(gm, run.found)
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    types = {node.name: {each.dtype for each in run.tensors[node]} for node in placeholders}
+    return _inputs_as_one(run.found, types)
 
 
 def assumed(gm: fx.GraphModule) -> dict[str, Touched]:
@@ -100,7 +102,7 @@ def assumed(gm: fx.GraphModule) -> dict[str, Touched]:
         writes = _shown(found, named_writes(gm, node))
         shows = writes or (reads if is_view(node) else frozenset([own_name(node)]))
         found[node.name] = Touched(shows, reads, writes)
-    return _inputs_as_one(gm, found)
+    return found
 
 
 def is_view(node: fx.Node) -> bool:
@@ -142,10 +144,22 @@ def named_writes(gm: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
     return written
 
 
-def _inputs_as_one(gm: fx.GraphModule, found: dict[str, Touched]) -> dict[str, Touched]:
-    """Give all inputs one name where one of them is written: a caller may pass one tensor as two."""
-    inputs = _shown(found, gm.graph.find_nodes(op="placeholder"))
-    if not any(inputs & each.writes for each in found.values()):
+def _inputs_as_one(
+    found: dict[str, Touched], types: Mapping[str, set[torch.dtype]]
+) -> dict[str, Touched]:
+    """Give an input that is written one name with all others of its type: one tensor may be passed as two.
+
+    Args:
+        found: What each node touches.
+        types: Input -> types of its tensors.
+    """
+    writes = frozenset().union(*(each.writes for each in found.values()))
+    written = {
+        kind for name, kinds in types.items() if found[name].shows & writes for kind in kinds
+    }
+    alike = [found[name].shows for name, kinds in types.items() if kinds & written]
+    inputs: Names = frozenset().union(*alike)
+    if not inputs:
         return found
     one = frozenset([min(inputs)])
 
