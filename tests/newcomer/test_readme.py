@@ -62,7 +62,13 @@ def test_profile_plan_inspect_diff_report(stranger):
 def test_serving_and_jobs(stranger, start):
     if start == "torchx run":
         stranger.run("grace-torchrec profile LOG --table t_item --feature item -o profile")
+        plan = stranger.folder / "plan"  # there after the commands before it
+        stands = plan.exists()
+        plan.mkdir(exist_ok=True)
         stranger.run(stranger.says(start))
+        if not stands:
+            plan.rmdir()
+        assert (stranger.folder / "plan_h200" / "plan.json").is_file()
         return
     command = stranger.says(start) + " --rounds 1 --requests 40 --json"
     found = json.loads(stranger.run(command).out)
