@@ -39,7 +39,7 @@ from grace_sharding.lookup_costs import LookupCosts
 from grace_torchrec.calibration.grouped_bags import GroupedBags
 from grace_torchrec.modules.embedding_bag_collection import GraceEmbeddingBagCollection
 from grace_torchrec.modules.rewrite_ahead import rewrite_one
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
+from grace_torchrec.plans.cpu_lookup_cost import price_on_cpu
 from grace_torchrec.plans.table_spec import table_specs
 
 NO_CODES, NO_HOT = np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -90,7 +90,7 @@ def chosen_mode(
         saved: Share of the reads that the sums save.
         costs: Of this CPU; None: not known.
     """
-    pays = in_line_on_cpu(num_rows, 4 * dim, bags.sums, saved, costs).pays
+    pays = price_on_cpu(num_rows, 4 * dim, bags.sums, saved, costs).pays
     return "fused" if pays else "stock"
 
 

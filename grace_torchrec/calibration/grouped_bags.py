@@ -18,6 +18,7 @@ from grace_torchrec.sums.stored_sums import StoredSums
 
 SIZE, VISITED = 4, 3
 SAVED_A_VISIT = VISITED - 1
+ROWS_A_CLUSTER = 16  # of the table: a quarter of its rows is clustered
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ def grouped_bags(
         GraceError: the bags are too short for that share, or the table for the clusters.
     """
     visits = round(saved * pooling / SAVED_A_VISIT)
-    clusters = num_rows // 16
+    clusters = num_rows // ROWS_A_CLUSTER
     if visits * VISITED > pooling or clusters < 2 * visits:
         raise GraceError(
             f"lookup: bags of {pooling} ids over {num_rows:,} rows cannot save {saved:.0%}; "

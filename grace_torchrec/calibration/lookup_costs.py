@@ -8,7 +8,7 @@ Derived, as the model is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from grace_kernels.cpu import FeatureRows, TableRows, look_up_features
 from grace_kernels.packed_codes import pack_codes
 from grace_kernels.reference import RAISE
 from grace_sharding.lookup_costs import LookupCosts
-from grace_torchrec.calibration.grouped_bags import GroupedBags, grouped_bags
+from grace_torchrec.calibration.grouped_bags import ROWS_A_CLUSTER, SIZE, GroupedBags, grouped_bags
 from grace_torchrec.errors import GraceError
 from grace_torchrec.plans.cpu_lookup_cost import (
     CACHED_BYTES,
@@ -28,10 +28,11 @@ from grace_torchrec.plans.cpu_lookup_cost import (
     doublings,
     row_ns,
 )
-from grace_torchrec.sums.clusters import ClusterCode
+from grace_torchrec.sums.clusters import ClusterCode, num_sums
 from grace_torchrec.timing import Samples, interleave
 
 NARROW, WIDE = 64, 256  # columns of float32
+NEAR_ROWS = NEAR_BYTES // 2 // (4 * NARROW)  # with their sums a near cache holds them
 POOLING, BATCH, SAVED = 60, 512, 0.4
 READ_BYTES = 1 << 29  # rows read before a batch comes back: beyond most caches
 MOST_BATCHES, ROUNDS = 64, 25
@@ -65,13 +66,12 @@ def measure_lookups(table_bytes: int) -> Timed:
     Raises:
         GraceError: a lookup of ours differs from stock: nothing is timed.
     """
-    near_rows = NEAR_BYTES // 2 // (4 * NARROW)
-    far_rows, wide_rows = (max(near_rows, table_bytes // (4 * dim)) for dim in (NARROW, WIDE))
+    far_rows, wide_rows = (max(NEAR_ROWS, table_bytes // (4 * dim)) for dim in (NARROW, WIDE))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         entrants = {
-            **_entrants("near", near_rows, NARROW),
+            **_entrants("near", NEAR_ROWS, NARROW),
             **_entrants("far", far_rows, NARROW),
             **_entrants("wide", wide_rows, WIDE, ours=False),
         }
@@ -102,32 +102,25 @@ def costs_of(ns_per_id: dict[str, float], far_rows: int) -> LookupCosts:
     far_byte = max(far_byte, LEAST_BYTE_NS)
     beyond = doublings(far_rows * narrow_bytes, CACHED_BYTES)
     walk = max(0.0, ns_per_id["far"] - narrow_bytes * far_byte)
-    rows_only = LookupCosts(
+    rows_only = LookupCosts(  # what rewriting costs follows from it
         near_byte_ns=max(ns_per_id["near"] / narrow_bytes, LEAST_BYTE_NS),
         far_byte_ns=far_byte,
         doubling_ns=walk / beyond if beyond else 0.0,
         rewrite_ns=1.0,
         codes_ns=0.0,
     )
-    near_rows = NEAR_BYTES // 2 // narrow_bytes
     near, far = (
         ns_per_id[name] - (1 - SAVED) * row_ns(narrow_bytes, _footprint(rows), rows_only)
-        for name, rows in (("near_ours", near_rows), ("far_ours", far_rows))
+        for name, rows in (("near_ours", NEAR_ROWS), ("far_ours", far_rows))
     )
     rewrite, more = max(near, LEAST_BYTE_NS), doublings(far_rows, CACHED_ITEMS)
-    return LookupCosts(
-        near_byte_ns=rows_only.near_byte_ns,
-        far_byte_ns=far_byte,
-        doubling_ns=rows_only.doubling_ns,
-        rewrite_ns=rewrite,
-        codes_ns=max(0.0, far - rewrite) / more if more else 0.0,
-    )
+    codes = max(0.0, far - rewrite) / more if more else 0.0
+    return replace(rows_only, rewrite_ns=rewrite, codes_ns=codes)
 
 
 def _footprint(num_rows: int) -> int:
-    """Return the bytes of a narrow table and of the sums that its clusters of four have."""
-    clusters = num_rows // 16
-    return (num_rows + 11 * clusters) * 4 * NARROW
+    """Return the bytes of a narrow table and of the sums of its clusters."""
+    return (num_rows + num_rows // ROWS_A_CLUSTER * num_sums(SIZE)) * 4 * NARROW
 
 
 @dataclass(frozen=True)

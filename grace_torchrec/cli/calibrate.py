@@ -51,14 +51,14 @@ def _busy(found: Calibration) -> dict[str, Any]:
     return {"busy": because is not None, "busy_because": because}
 
 
-def _lookups(found: Calibration) -> list[str]:
+def _lookups(found: Calibration) -> str:
     """Say what one core takes for an id, stock and with ids rewritten in line."""
     ns = found.lookup_ns
-    return [
+    return (
         f"{'lookups':>12}  one core, ns an id: rows of 256 bytes {ns['near']:.1f} from the cache, "
         f"{ns['far']:.1f} from memory, of 1,024 bytes {ns['wide']:.1f}; with sums that save 40 % of the "
         f"reads, rewritten in line, rows of 256 bytes {ns['near_ours']:.1f} and {ns['far_ours']:.1f}"
-    ]
+    )
 
 
 def _lines(found: Calibration, out: Path | None) -> list[str]:
@@ -79,7 +79,7 @@ def _lines(found: Calibration, out: Path | None) -> list[str]:
         size = bytes_text(found.memory.cache_bytes)
         lines.append(f"  last cache  {size}, as the system says")
     if found.memory.lookup_costs is not None:
-        lines += _lookups(found)
+        lines.append(_lookups(found))
     if found.memory.launch_s is not None:
         lines.append(f"one more kernel on a stream {seconds_text(found.memory.launch_s)}")
     lines += [f"not measured: {reason}" for reason in found.unmeasured]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from grace_sharding.memory_tiers import MemoryModel
-from grace_torchrec.plans.cpu_lookup_cost import share_on_cpu
+from grace_torchrec.plans.cpu_lookup_cost import price_on_cpu
 from grace_torchrec.plans.table_plan import TablePlan
 from grace_torchrec.plans.table_spec import TableSpec
 
@@ -184,10 +184,9 @@ def _claim(plan: TablePlan, modelled: Claim, memory: MemoryModel) -> Claim:
 def _cpu_share(plan: TablePlan, memory: MemoryModel) -> float:
     """Return the time of a table on a CPU over that of the stock table, by the cost of lookups."""
     assert plan.sums is not None
-    return share_on_cpu(
-        plan.spec.num_rows, plan.spec.row_bytes, plan.sums, plan.predicted.cut, memory.lookup_costs,
-        ahead=plan.lookup == "ahead",
-    )  # fmt: skip
+    spec, cut, ahead = plan.spec, plan.predicted.cut, plan.lookup == "ahead"
+    price = price_on_cpu(spec.num_rows, spec.row_bytes, plan.sums, cut, memory.lookup_costs, ahead)
+    return price.share(ahead)
 
 
 def _slower_s(claims: Iterable[Claim], of: str) -> float:

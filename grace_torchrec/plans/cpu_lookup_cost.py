@@ -1,6 +1,6 @@
-"""Cost of lookups on a CPU: whether reading fewer rows pays for rewriting ids in line.
+"""Cost of lookups on a CPU: whether reading fewer rows pays for rewriting ids.
 
-Flow: table, sums, held-out cut and the CPU's costs -> *in_line_on_cpu* -> lookup and reason in the plan;
+Flow: table, sums, held-out cut and the CPU's costs -> *price_on_cpu* -> lookup and reason in the plan;
 the bench takes the same decision.  Derived: a model with a few constants a CPU.  CPUs differ too much for
 one set: of a table that one reads 1.3 times as fast with sums, another reads 0.85 times as fast.  ``grace-torchrec
 calibrate`` measures the constants of a machine (``calibration/lookup_costs.py``).  Where they are not known, a plan
@@ -33,36 +33,42 @@ LEAST_GAIN = 1.20
 
 
 @dataclass(frozen=True)
-class InLine:
+class CpuPrice:
     """What the model says about one table.
 
     Attributes:
         stock_ns: Nanoseconds per id, plain rows read.
         ours_ns: Nanoseconds per id, ids rewritten in line.
         rewrite_ns: The part of ``ours_ns`` that rewriting takes.
-        of: Name of the CPU whose costs these are; empty where the plan's memory model has its own.
+        cpu: Name of the CPU whose costs these are; empty where the plan's memory model has its own.
     """
 
     stock_ns: float
     ours_ns: float
     rewrite_ns: float
-    of: str = ""
+    cpu: str = ""
+
+    def share(self, ahead: bool) -> float:
+        """Return the time of ours over that of stock; ``ahead``: bags arrive rewritten."""
+        return (self.ours_ns - ahead * self.rewrite_ns) / self.stock_ns
 
     @property
     def gain(self) -> float:
-        """Time of stock over that of ours."""
-        return self.stock_ns / self.ours_ns
+        """Time of stock over that of ours, rewritten in line."""
+        return 1 / self.share(ahead=False)
 
     @property
     def pays(self) -> bool:
-        """Whether ours is clearly faster."""
+        """Whether ours is clearly faster, rewritten in line."""
         return self.gain >= LEAST_GAIN
 
     @property
     def reason(self) -> str:
-        """The decision in a sentence."""
+        """The decision about rewriting in line, in a sentence."""
         saved = self.stock_ns - (self.ours_ns - self.rewrite_ns)
-        core = f"one core of {self.of}" if self.of else "one core, by the costs in the memory model"
+        core = (
+            f"one core of {self.cpu}" if self.cpu else "one core, by the costs in the memory model"
+        )
         costs = (
             f"rewriting in line is modelled at {self.rewrite_ns:.0f} ns an id on {core}, "
             f"reading fewer rows saves {saved:.0f} of the {self.stock_ns:.0f} ns that reading takes"
@@ -70,18 +76,19 @@ class InLine:
         if self.pays:
             return costs
         leave = "leave it stock, or rewrite ahead (PlanOptions(rewriting='ahead'))"
-        if not self.of:
+        if not self.cpu:
             return f"{costs}: {leave}"
         return f"{costs}: {leave}; other CPUs differ: grace-torchrec calibrate measures yours"
 
 
-def in_line_on_cpu(
+def price_on_cpu(
     num_rows: int,
     row_bytes: int,
     sums: StoredSums,
     cut: float,
     costs: LookupCosts | None = None,
-) -> InLine:
+    ahead: bool = False,
+) -> CpuPrice:
     """Model the time per id of a table on a CPU.
 
     Args:
@@ -90,52 +97,18 @@ def in_line_on_cpu(
         sums: Its stored sums.
         cut: Share of the row reads that the sums save.
         costs: Of the CPU; None: not known, the known CPU on which the sums gain least.
+        ahead: Whether bags arrive rewritten: another CPU may be the one on which they gain least.
     """
-    if costs is not None:
-        return _priced(num_rows, row_bytes, sums, cut, costs, "")
-    return min(_priced_by_all(num_rows, row_bytes, sums, cut), key=lambda one: one.gain)
-
-
-def share_on_cpu(
-    num_rows: int,
-    row_bytes: int,
-    sums: StoredSums,
-    cut: float,
-    costs: LookupCosts | None,
-    ahead: bool,
-) -> float:
-    """Return the time of a table over that of the stock table; arguments of :func:`in_line_on_cpu`.
-
-    Args:
-        num_rows: Rows N of the table.
-        row_bytes: Bytes of a row.
-        sums: Its stored sums.
-        cut: Share of the row reads that the sums save.
-        costs: Of the CPU; None: not known, the known CPU on which the sums gain least.
-        ahead: Whether bags arrive rewritten.
-    """
-    if costs is not None:
-        priced = [_priced(num_rows, row_bytes, sums, cut, costs, "")]
-    else:
-        priced = _priced_by_all(num_rows, row_bytes, sums, cut)
-    return max((one.ours_ns - ahead * one.rewrite_ns) / one.stock_ns for one in priced)
-
-
-def _priced_by_all(num_rows: int, row_bytes: int, sums: StoredSums, cut: float) -> list[InLine]:
-    """Model it with the costs of every known CPU."""
-    return [_priced(num_rows, row_bytes, sums, cut, cpu, name) for name, cpu in KNOWN.items()]
-
-
-def _priced(
-    num_rows: int, row_bytes: int, sums: StoredSums, cut: float, costs: LookupCosts, of: str
-) -> InLine:
-    """Model it with the costs of one CPU."""
     plain = num_rows * row_bytes
-    rewrite_ns = costs.rewrite_ns + costs.codes_ns * doublings(num_rows, CACHED_ITEMS)
-    rewrite_ns += SUBSETS_NS if isinstance(sums.code, SubsetCode) else 0.0
     with_sums = plain + sums.num_sums * row_bytes
-    ours = (1 - cut) * row_ns(row_bytes, with_sums, costs) + rewrite_ns
-    return InLine(row_ns(row_bytes, plain, costs), ours, rewrite_ns, of)
+    subsets_ns = SUBSETS_NS if isinstance(sums.code, SubsetCode) else 0.0
+    prices = []
+    for cpu, cost in (KNOWN if costs is None else {"": costs}).items():
+        codes_ns = cost.codes_ns * doublings(num_rows, CACHED_ITEMS)
+        rewrite_ns = cost.rewrite_ns + codes_ns + subsets_ns
+        ours_ns = (1 - cut) * row_ns(row_bytes, with_sums, cost) + rewrite_ns
+        prices.append(CpuPrice(row_ns(row_bytes, plain, cost), ours_ns, rewrite_ns, cpu))
+    return max(prices, key=lambda price: price.share(ahead))
 
 
 def row_ns(row_bytes: int, footprint_bytes: int, costs: LookupCosts) -> float:

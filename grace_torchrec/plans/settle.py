@@ -13,7 +13,7 @@ from grace_sharding.memory_tiers import MemoryModel
 from grace_sharding.placement import Placement, TierUse
 from grace_torchrec.plans.candidates import Choice, Finalist
 from grace_torchrec.plans.claims import Claims, claims_of
-from grace_torchrec.plans.cpu_lookup_cost import InLine, in_line_on_cpu
+from grace_torchrec.plans.cpu_lookup_cost import CpuPrice, price_on_cpu
 from grace_torchrec.plans.held import extra_of
 from grace_torchrec.plans.offers import SETS, offer_of, shares_for
 from grace_torchrec.plans.options import PlanOptions
@@ -143,9 +143,9 @@ def _rewrites_on_cpu(memory: MemoryModel, options: PlanOptions) -> bool:
     return memory.hbm is None and options.lookup == "auto" and options.rewriting == "in_line"
 
 
-def _in_line(spec: TableSpec, one: Finalist, memory: MemoryModel) -> InLine:
+def _in_line(spec: TableSpec, one: Finalist, memory: MemoryModel) -> CpuPrice:
     """Price the rewriting of a table's bags on a CPU."""
-    return in_line_on_cpu(
+    return price_on_cpu(
         spec.num_rows, spec.row_bytes, one.held_sums, one.reads.cut, memory.lookup_costs
     )
 

@@ -10,7 +10,7 @@ from grace_torchrec.calibration import lookup_costs
 from grace_torchrec.calibration.grouped_bags import grouped_bags
 from grace_torchrec.calibration.lookup_costs import NARROW, SAVED, WIDE, costs_of, measure_lookups
 from grace_torchrec.errors import GraceError
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
+from grace_torchrec.plans.cpu_lookup_cost import price_on_cpu
 
 SMALL = 1 << 22
 NEAR_ROWS, FAR_ROWS = 4096, 1 << 22
@@ -36,7 +36,7 @@ def sums_of():
 )  # fmt: skip
 def test_times_that_the_model_gives_lead_back_to_its_costs(sums_of, costs):
     def priced(num_rows, dim):
-        return in_line_on_cpu(num_rows, 4 * dim, sums_of(num_rows), SAVED, costs)
+        return price_on_cpu(num_rows, 4 * dim, sums_of(num_rows), SAVED, costs)
 
     near, far, wide = (
         priced(NEAR_ROWS, NARROW),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from grace_sharding.lookup_costs import LookupCosts
 from grace_sharding.memory_tiers import MemoryModel, Tier
 from grace_torchrec.plans.claims import claims_of
-from grace_torchrec.plans.cpu_lookup_cost import in_line_on_cpu
+from grace_torchrec.plans.cpu_lookup_cost import price_on_cpu
 from grace_torchrec.plans.diff import diff_plans
 from grace_torchrec.plans.files import Plan
 from grace_torchrec.plans.make import make_plan
@@ -97,7 +97,7 @@ def test_on_a_cpu_the_cost_of_lookups_is_claimed_not_the_bandwidth(planned, cost
     cpu = MemoryModel("m", (Tier("host", 10**9, 1e9),), lookup_costs=costs)
     plan = planned(cpu, replace(OPTIONS, lookup="fused"))
     (table,) = plan.tables.values()
-    cost = in_line_on_cpu(400, 256, table.sums, table.predicted.cut, costs)
+    cost = price_on_cpu(400, 256, table.sums, table.predicted.cut, costs)
     assert table.predicted.time_ratio > 1 > cost.stock_ns / cost.ours_ns  # a cached row is cheap
     assert summarise(plan).time_ratio == pytest.approx(cost.stock_ns / cost.ours_ns)
     assert "modelled slower alone" in table.reason

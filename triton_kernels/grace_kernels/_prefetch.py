@@ -3,10 +3,10 @@
 Flow: _rewrite.py keeps a queue; _split_ids.py and _merge.py take a few rows from it every few
 ids.  Derived: reading rows and rewriting ids take turns otherwise, and memory idles while ids
 are rewritten. One after the other costs their sum, mixed instruction by instruction it costs
-little more than the slower of the two - on a core where a prefetch that has to wait holds up
-nothing behind it. Zen 5 is none: mixed, both took 1.0 to 1.5 times as long there as one after the
-other (``python -m bench lookup``, ``fused_other``). So ``MIXING_CORES`` names the cores on which mixing was measured to be faster, and theirs
-of the same make; anywhere else rows are prefetched by who sums them.
+little more than the slower of the two - on some cores. On Zen 5 both took 1.0 to 1.5 times as long
+mixed as one after the other (``python -m bench lookup``, ``fused_other``; why is not known). So
+``MIXING_CORES`` names the core on which mixing was measured to be faster, and its elder sister;
+anywhere else rows are prefetched by who sums them.
 
 A queue is int64 ``[5]``: address of the list of row addresses, next entry, end, entries taken
 between two groups of ids, bytes of a row.
